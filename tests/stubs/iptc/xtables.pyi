@@ -1,0 +1,32 @@
+from collections.abc import Sequence
+from ctypes import Structure
+from typing import Protocol
+
+class _User(Protocol):
+    name: bytes
+    revision: int
+
+class _MatchHead(Protocol):
+    match_size: int
+    user: _User
+
+class _TargetHead(Protocol):
+    target_size: int
+    user: _User
+
+class xt_entry_match(Structure):
+    u: _MatchHead
+
+class xt_entry_target(Structure):
+    u: _TargetHead
+
+class Extension(Protocol):
+    revision: int
+    size: int
+
+class xtables:
+    def __init__(self, proto: int) -> None: ...
+    def find_match(self, name: str) -> Sequence[Extension] | None: ...
+    def find_target(self, name: str) -> Sequence[Extension] | None: ...
+
+def xt_align(sz: int) -> int: ...

@@ -1,0 +1,3 @@
+from pyroute2.netlink import nlmsg
+
+class ifaddrmsg(nlmsg): ...
