@@ -1,0 +1,381 @@
+"""Runs a command as root beside a kernel that has IPVS, dummy devices, ipset and xtables.
+
+    python tests/lab/machine.py [--auto] [--out DIR] [--timeout S] [--mem 3G] [--icount] [--net] -- COMMAND ARGUMENT…
+
+Why a VM: the tests change routes, rules and virtual servers, and many machines (containers, CI, cloud sandboxes) run
+kernels without IPVS and without loadable modules. Why emulated: such machines seldom have a KVM that runs a stock
+kernel. Why this shape: Debian's cloud kernels have virtio-fs and PCI built in, so neither an initrd nor a disk image is
+made. The guest's root is this machine's root, read-only through virtiofs below a tmpfs overlay: what is installed here
+is installed there, at the same paths, and nothing the command does lasts. What should last it writes to the folder
+$LAB_OUT, which is `--out` here, at the same path in the guest (and at /out). One VM at a time, by a lock.
+
+With --auto the command runs on this machine when its own kernel will do, in fresh network, mount and process
+namespaces; paths, $LAB_OUT, exit code and time limit are the same, /out is not there.
+
+Exit code: the command's; 124 at the time limit, 125 when the machine could not be had.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run by path, before anything is installed
+
+from tests.lab.relay import Relay
+
+TIMED_OUT = 124
+NO_MACHINE = 125
+
+SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOCK = Path("/var/tmp/ipvsproxy-lab.lock")  # noqa: S108  # root's own file; one name for every checkout of this machine
+VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")  # Debian 12, Debian 13
+
+# PID 1 of the guest. The first root is the read-only one; the command gets the overlay. `rm /run/netns` because a named
+# namespace is a mount, which virtiofs shows as a plain file that `ip netns` would stumble over. The mark ends the VM,
+# from outside; powering off at once would race with it for the console.
+INIT = """#!/bin/bash
+export PATH={path}
+mount -t proc proc /proc
+modprobe -a {modules}
+mount -t tmpfs tmpfs /mnt
+mkdir -p /mnt/up /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/up,workdir=/mnt/work /mnt/root
+cd /mnt/root
+mount -t proc proc proc
+mount -t sysfs sys sys
+mount -t cgroup2 cgroup sys/fs/cgroup
+mount -t devtmpfs dev dev
+mkdir -p dev/pts dev/shm .{out}
+mount -t devpts devpts dev/pts
+mount -t tmpfs tmpfs dev/shm
+mount -t virtiofs out .{out}
+[ {out} = /out ] || ln -sfn {out} out
+rm -rf run/netns
+ip link set lo up
+if [ -e sys/class/net/eth0 ]; then
+    ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
+fi
+chroot . /bin/sh {command} </dev/null
+code=$?
+sync
+echo "{mark} $code"
+sleep 60
+echo o > /proc/sysrq-trigger
+"""
+
+# The same on this machine: fresh namespaces instead of a guest.
+HOST_INIT = """
+mount -t sysfs sys /sys
+mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null
+mkdir -p /run/netns
+mount -t tmpfs tmpfs /run/netns
+ip link set lo up
+exec /bin/sh {command} </dev/null
+"""
+
+HOST_NEEDS = "modprobe -qa ip_vs dummy; ip link add ipvsproxy0 type dummy && test -e /proc/net/ip_vs"
+
+
+class LabError(Exception):
+    """No machine to run on: what is missing and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of machine: `icount` is one emulated CPU whose clock counts instructions, for repeatable figures."""
+
+    memory: str = "3G"
+    icount: bool = False
+    network: bool = False
+    """eth0 as 10.0.2.15/24; this machine's loopback is 10.0.2.2 from the guest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The programs and the kernel that make a VM."""
+
+    qemu: str
+    virtiofsd: str
+    kernel: Path
+
+
+def find_parts(boot: Path = Path("/boot")) -> Parts:
+    """What a VM needs on this machine. Raises LabError with the name of what is missing."""
+    path = f"{os.environ.get('PATH', '')}:{SBIN}"
+    qemu = shutil.which("qemu-system-x86_64", path=path)
+    virtiofsd = next((name for name in VIRTIOFSD if os.access(name, os.X_OK)), shutil.which("virtiofsd", path=path))
+    kernel = newest_kernel(boot)
+    wanted = {
+        "qemu-system-x86_64 (package qemu-system-x86)": qemu,
+        "virtiofsd (package qemu-system-common on Debian 12, virtiofsd on Debian 13)": virtiofsd,
+        f"a cloud kernel in {boot} (package linux-image-6.12.*-cloud-amd64)": kernel,
+    }
+    missing = [name for name, found in wanted.items() if not found]
+    if missing or not (qemu and virtiofsd and kernel):
+        raise LabError(f"cannot start a VM: this machine lacks {'; '.join(missing)}. Run `make setup` as root.")
+    if os.geteuid() != 0:
+        raise LabError(
+            "cannot start a VM: the guest's root is this machine's root, which only root can serve. Use sudo."
+        )
+    return Parts(qemu=qemu, virtiofsd=virtiofsd, kernel=kernel)
+
+
+def newest_kernel(boot: Path) -> Path | None:
+    """The newest 6.12 cloud kernel, which the tests were written on; else the newest cloud kernel; else None."""
+    kernels = sorted(
+        boot.glob("vmlinuz-*-cloud-amd64"), key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)]
+    )
+    preferred = [path for path in kernels if path.name.startswith("vmlinuz-6.12.")]
+    return next(reversed(preferred or kernels), None)
+
+
+def host_has_ipvs() -> bool:
+    """True if a fresh network namespace of this machine has IPVS and dummy devices, and we may make one."""
+    command = ["unshare", "--net", "--mount", "/bin/sh", "-c", HOST_NEEDS]
+    try:
+        return subprocess.run(command, capture_output=True, env={"PATH": SBIN}, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def run(  # all but the first two have one sensible value
+    argv: Sequence[str],
+    out_dir: Path,
+    *,
+    shape: Shape = Shape(),  # frozen, so that sharing it is safe
+    timeout_s: float = 1500,
+    env: Mapping[str, str] | None = None,
+    prefer_host: bool = False,
+) -> int:
+    """Run `argv` in this folder as root, in a VM or (`prefer_host`) on this machine if it has IPVS; the exit code.
+
+    `env` adds to the small environment of `guest_environment`. Output goes to stdout as it comes. Raises LabError.
+    """
+    out_dir = out_dir.resolve()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    on_host = prefer_host and not shape.icount and not shape.network and host_has_ipvs()
+    parts = None if on_host else find_parts()
+    with tempfile.TemporaryDirectory(prefix="ipvsproxy-lab.", dir="/var/tmp") as run_dir:  # mkdtemp makes it safe
+        command = Path(run_dir, "command")
+        command.write_text(command_script(argv, guest_environment(out_dir) | dict(env or {})))
+        if parts is None:
+            return _run_on_host(command, timeout_s)
+        return _run_in_vm(command, out_dir, parts, shape, timeout_s)
+
+
+def guest_environment(out_dir: Path) -> dict[str, str]:
+    """The environment that the command starts with: nothing of ours leaks in, so both ways to run it are alike.
+
+    No byte code is written: it would end in the overlay, in memory. The terminal is said to be dumb: nobody is at it.
+    """
+    fixed = {
+        "PATH": SBIN,
+        "HOME": str(Path("~root").expanduser()),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "COLUMNS": "120",
+        "LAB_OUT": str(out_dir),
+    }
+    return fixed | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def command_script(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """A shell script that runs `argv` in this folder with just `env`."""
+    settings = [f"{name}={value}" for name, value in env.items()]
+    return f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(['env', '-i', *settings, *argv])}\n"
+
+
+def _run_on_host(command: Path, timeout_s: float) -> int:
+    say("this kernel has IPVS: running in fresh namespaces")
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    script = HOST_INIT.format(command=command)
+    environment = {"PATH": SBIN}
+    with subprocess.Popen(["unshare", *namespaces, "/bin/sh", "-c", script], env=environment) as process:
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            say(f"stopped: the command had not ended after {timeout_s:g} s")
+            return TIMED_OUT
+        finally:
+            process.kill()
+
+
+def _run_in_vm(command: Path, out_dir: Path, parts: Parts, shape: Shape, timeout_s: float) -> int:
+    run_dir = command.parent
+    mark = f"\x1e{secrets.token_hex(8)}"
+    init = run_dir / "init"
+    modules = "overlay virtio_net" if shape.network else "overlay"
+    init.write_text(INIT.format(path=SBIN, modules=modules, out=shlex.quote(str(out_dir)), command=command, mark=mark))
+    init.chmod(0o700)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_at_a_time())
+        say(f"booting {parts.kernel.name.removeprefix('vmlinuz-')} under emulation, time limit {timeout_s:g} s")
+        stack.enter_context(_serving(parts.virtiofsd, Path("/"), run_dir / "root", cache="always"))
+        stack.enter_context(_serving(parts.virtiofsd, out_dir, run_dir / "out", cache="none"))
+        console = stack.enter_context(_child(qemu_command(parts, shape, run_dir), stdout=subprocess.PIPE))
+        relay = Relay(mark.encode(), _write_out)
+        in_time = _follow(console, relay, time.monotonic() + timeout_s)
+    if not in_time:
+        say(f"stopped the VM: the command had not ended after {timeout_s:g} s. Give it more with --timeout.")
+        return TIMED_OUT
+    if relay.exit_code is None:
+        raise LabError("the VM ended before the command did: see the kernel's or qemu's last words above.")
+    return relay.exit_code
+
+
+def qemu_command(parts: Parts, shape: Shape, run_dir: Path) -> list[str]:
+    """The command line of qemu. The memory is shared because virtiofsd reads and writes the guest's buffers in it."""
+    cpu = ["-accel", "tcg,thread=multi", "-smp", str(min(os.cpu_count() or 1, 4))]
+    if shape.icount:
+        cpu = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on", "-smp", "1"]
+    disks: list[str] = []
+    for tag in ("root", "out"):
+        disks += ["-chardev", f"socket,id={tag},path={run_dir / tag}"]
+        disks += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
+    network = ["-nic", "user,model=virtio-net-pci"] if shape.network else ["-nic", "none"]
+    kernel = f"console=ttyS0 quiet loglevel=1 rootfstype=virtiofs root=root ro init={run_dir / 'init'} "
+    kernel += "panic=-1 mitigations=off"
+    return [
+        *(parts.qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
+        *("-M", "q35", "-cpu", "max", "-m", shape.memory, *cpu),
+        *("-object", f"memory-backend-memfd,id=memory,size={shape.memory},share=on", "-numa", "node,memdev=memory"),
+        *disks,
+        *network,
+        *("-kernel", str(parts.kernel), "-append", kernel),
+    ]
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold the lock that every VM of this machine takes: two emulated ones on two cores only time each other out."""
+    with LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another VM of this machine to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _child(command: Sequence[str], *, stdout: int | None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with this block, and with us even if we are killed (setpriv, of util-linux)."""
+    bound = ["setpriv", "--pdeathsig", "KILL", *command]
+    with subprocess.Popen(bound, stdin=subprocess.DEVNULL, stdout=stdout) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def _serving(virtiofsd: str, folder: Path, socket: Path, *, cache: str) -> Iterator[None]:
+    """Serve `folder` at `socket`. The -o options are the C program's; the Rust one takes them too."""
+    options = ["-o", f"source={folder}", "-o", f"cache={cache}", "-o", "sandbox=chroot", "-o", "xattr"]
+    log = socket.with_suffix(".log")
+    command = ["/bin/sh", "-c", 'exec "$0" "$@" 2>' + shlex.quote(str(log)), virtiofsd]
+    with _child([*command, f"--socket-path={socket}", *options], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 20
+        while not socket.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise LabError(f"virtiofsd does not serve {folder}: {log.read_text().strip() or 'it says nothing'}")
+            time.sleep(0.01)
+        yield
+
+
+def _follow(console: subprocess.Popen[bytes], relay: Relay, deadline: float) -> bool:
+    """Pass the console on until the command or the VM ended; False when the deadline came first."""
+    assert console.stdout is not None  # it was asked for
+    descriptor = console.stdout.fileno()
+    while relay.exit_code is None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            relay.close()
+            return False
+        if select.select([descriptor], [], [], min(remaining, 5))[0]:
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                relay.close()
+                break
+            relay.feed(chunk)
+    return True
+
+
+def _write_out(output: bytes) -> None:
+    sys.stdout.buffer.write(output)
+    sys.stdout.buffer.flush()
+
+
+def say(sentence: str) -> None:
+    """Tell progress, apart from the command's own output."""
+    print(f"machine: {sentence}", file=sys.stderr, flush=True)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)  # unwinds, so that the children go first
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Run a command as root beside a kernel that has IPVS.")
+    parser.add_argument("--auto", action="store_true", help="on this machine if its kernel has IPVS, else in a VM")
+    parser.add_argument("--out", type=Path, default=Path("build/machine"), help="$LAB_OUT of the command (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=1500, metavar="S", help="seconds until it is ended (%(default)s)"
+    )
+    parser.add_argument("--mem", default="3G", help="memory of the VM (%(default)s)")
+    parser.add_argument(
+        "--icount", action="store_true", help="one CPU whose clock counts instructions: repeatable figures"
+    )
+    parser.add_argument("--net", action="store_true", help="eth0; this machine's loopback is 10.0.2.2 from the guest")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the command; may be repeated"
+    )
+    parser.add_argument(
+        "--host-has-ipvs", action="store_true", help="only tell, by the exit code, whether --auto needs no VM"
+    )
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="after --")
+    arguments = parser.parse_args(argv)
+    if not arguments.command and not arguments.host_has_ipvs:
+        parser.error("give a command after --")
+    return arguments
+
+
+def main() -> int:
+    """Run the command line; the exit code."""
+    arguments = parse()
+    if arguments.host_has_ipvs:
+        return 0 if host_has_ipvs() else 1
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        return run(
+            arguments.command,
+            arguments.out,
+            shape=Shape(memory=arguments.mem, icount=arguments.icount, network=arguments.net),
+            timeout_s=arguments.timeout,
+            env=dict(setting.split("=", 1) for setting in arguments.env),
+            prefer_host=arguments.auto,
+        )
+    except LabError as error:
+        say(str(error))
+        return NO_MACHINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Runs the test stages named on the command line, all of them even if one fails, and closes with one summary.
+
+    python tests/lab/stages.py pure kube vm
+
+A stage is a pytest run over some folders, here or in a machine that has IPVS. Its JUnit file and whatever else it
+leaves lie in build/STAGE. Folders that do not exist yet are left out.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.lab import machine, summary  # noqa: E402  # needs the line above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A pytest run."""
+
+    folders: tuple[str, ...]
+    options: tuple[str, ...] = ("-m", "not long")
+    in_machine: bool = False
+    timeout_s: float = 1200
+    """For all of it, the start of the machine included; only stages in a machine have one."""
+
+
+# Under emulation everything takes some thirty times as long, hence other limits for a single test.
+REAL = ("--kernel=real", "--timeout=300", "-p", "no:cacheprovider")
+
+STAGES = {
+    "pure": Stage(folders=("tests/unit", "tests/golden", "tests/property", "tests/contract")),
+    "kube": Stage(folders=("tests/kube",)),
+    "vm": Stage(folders=("tests/contract", "tests/vm"), options=("-m", "not long", *REAL), in_machine=True),
+    "long": Stage(
+        folders=("tests/property", "tests/vm", "tests/perf"),
+        options=("-m", "long", *REAL, "--timeout=3600"),
+        in_machine=True,
+        timeout_s=3 * 3600,
+    ),
+}
+
+
+def run_stage(name: str, stage: Stage, folders: Sequence[str]) -> int:
+    """Run one stage; the exit code of pytest or of the machine."""
+    out = ROOT / "build" / name
+    shutil.rmtree(out, ignore_errors=True)  # an old result must not count
+    out.mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", *stage.options, f"--junitxml={out / 'junit.xml'}", *folders]
+    print(f"== stage {name}: {' '.join(folders)}", flush=True)
+    if not stage.in_machine:
+        return subprocess.run(command, check=False).returncode
+    leave_byte_code(stage, folders)
+    try:
+        settings = {"CI": os.environ["CI"]} if "CI" in os.environ else {}
+        return machine.run(command, out, timeout_s=stage.timeout_s, env=settings, prefer_host=True)
+    except machine.LabError as error:
+        print(f"error: {error}", flush=True)
+        return machine.NO_MACHINE
+
+
+def leave_byte_code(stage: Stage, folders: Sequence[str]) -> None:
+    """Collect once here, so that the emulated machine need not compile each test; if that fails, it fails there too."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    for module in (["compileall", "-q", "ipvsproxy"], ["pytest", "--collect-only", "-q", *stage.options, *folders]):
+        subprocess.run([sys.executable, "-m", *module], check=False, env=environment, capture_output=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the stages; 0 only if each one ran tests and all of them passed."""
+    os.chdir(ROOT)
+    unknown = [name for name in argv if name not in STAGES]
+    if unknown or not argv:
+        print(f"stages are {', '.join(STAGES)}; not {', '.join(unknown) or 'none'}", file=sys.stderr)
+        return 2
+    exit_codes: dict[str, int] = {}
+    for name in argv:
+        folders = [folder for folder in STAGES[name].folders if Path(folder).is_dir()]
+        if folders:
+            exit_codes[name] = run_stage(name, STAGES[name], folders)
+        else:
+            print(f"== stage {name}: left out, no folder {' or '.join(STAGES[name].folders)} yet", flush=True)
+    return summary.report({name: Path("build", name, "junit.xml") for name in exit_codes}, exit_codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lab import machine
+
+PARTS = machine.Parts(qemu="qemu", virtiofsd="virtiofsd", kernel=Path("/boot/vmlinuz-6.12.1-cloud-amd64"))
+
+
+@pytest.mark.parametrize(
+    "names,expected",
+    [
+        pytest.param([], None, id="none"),
+        pytest.param(["vmlinuz-6.12.9-amd64"], None, id="other kernels have virtio-fs as a module"),
+        pytest.param(
+            ["vmlinuz-6.12.9+deb12-cloud-amd64", "vmlinuz-6.12.10+deb12-cloud-amd64"],
+            "vmlinuz-6.12.10+deb12-cloud-amd64",
+            id="numbers are compared as numbers",
+        ),
+        pytest.param(
+            ["vmlinuz-6.12.9+deb12-cloud-amd64", "vmlinuz-6.16.3+deb13-cloud-amd64"],
+            "vmlinuz-6.12.9+deb12-cloud-amd64",
+            id="6.12 goes before newer ones",
+        ),
+        pytest.param(
+            ["vmlinuz-6.1.0-50-cloud-amd64", "vmlinuz-6.16.3+deb13-cloud-amd64"],
+            "vmlinuz-6.16.3+deb13-cloud-amd64",
+            id="without 6.12 the newest",
+        ),
+    ],
+)
+def test_kernel_that_is_booted(tmp_path, names, expected):
+    for name in names:
+        (tmp_path / name).touch()
+
+    kernel = machine.newest_kernel(tmp_path)
+
+    assert (kernel and kernel.name) == expected
+
+
+def test_missing_kernel_is_named_with_its_package(tmp_path):
+    with pytest.raises(machine.LabError, match=r"linux-image-6\.12\.\*-cloud-amd64.*make setup"):
+        machine.find_parts(tmp_path)
+
+
+def test_command_runs_in_this_folder_with_its_words_and_environment_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECRET", "ours")
+
+    script = machine.command_script(["sh", "-c", 'echo "$A|$SECRET|$1|$PWD"', "sh", "two words"], {"A": "x y"})
+
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"x y||two words|{tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    "shape,present,absent",
+    [
+        pytest.param(machine.Shape(), "-nic none", "-icount", id="no network unless asked"),
+        pytest.param(machine.Shape(network=True), "-nic user,model=virtio-net-pci", "-nic none", id="network"),
+        pytest.param(machine.Shape(icount=True), "-icount shift=0,sleep=on -smp 1", "thread=multi", id="icount"),
+        pytest.param(machine.Shape(memory="5G"), "size=5G,share=on", "3G", id="memory"),
+    ],
+)
+def test_qemu_command_has_what_the_shape_asks_for(shape, present, absent):
+    line = shlex.join(machine.qemu_command(PARTS, shape, Path("/run-dir")))
+
+    assert present in line
+    assert absent not in line
+
+
+def test_options_of_the_command_are_not_taken_for_ours():
+    arguments = machine.parse(["--icount", "--out", "o", "--", "pytest", "--icount", "-x"])
+
+    assert (arguments.icount, arguments.out, arguments.command) == (True, Path("o"), ["pytest", "--icount", "-x"])
