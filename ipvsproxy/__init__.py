@@ -1,0 +1,41 @@
+"""A Kubernetes Service proxy on Linux IPVS.
+
+The path of a packet
+====================
+A client sends to a VIP, say 10.96.0.20:80. It is an address of the dummy link `kube-ipvs0`, so local to the node::
+
+    from outside or a pod              from a process of the node
+    nat PREROUTING  ─ KUBE-SERVICES    nat OUTPUT ─ KUBE-SERVICES      mark what needs source NAT (0x4000)
+    filter INPUT    ─ KUBE-IPVS-FILTER                                 service ports and ping only
+    IPVS at LOCAL_IN                   IPVS at LOCAL_OUT               pick a real server, rewrite destination
+    nat POSTROUTING ─ KUBE-POSTROUTING                                 hairpin; marked: clear, MASQUERADE
+
+What the rules decide by stands in ipsets; the rules themselves depend on the configuration alone and are written once
+(modes/ipvs/rules.py, modes/ipvs/sets.py). Replies come back through conntrack (net.ipv4.vs.conntrack=1).
+
+The path of a change
+====================
+One queue, and one thread that owns everything that changes; these files, top to bottom, are the program::
+
+    kube/manifests.py        a file of the folder changed → Changed(EndpointSlice)      thread "manifests"
+                             → one queue (daemon.QueueInbox)                            the only hand-over
+    sync/runner.py           wake at once; not before the minimum period has passed     main thread from here on
+    cluster/tracker.py       note(event): compact it; an undone change vanishes
+    sync/reconciler.py       take() → the touched Services
+    modes/ipvs/service.py    plan those only: virtual servers, real servers, addresses, set entries
+    plan/desired.py          who wants which object; what this plan touches
+    plan/diff.py             wanted minus applied = operations                          none? then nothing is sent
+    plan/order.py            make before break; never accepted without a virtual server
+    kernel/ipvs.py …         operations → packed messages → kernel/netlink.py           one send for up to 200
+    sync/reconciler.py       acknowledged → mirror; refused → retried with back-off
+
+The kernel is read at start, where another run's state is adopted, and where an answer was lost; never in between.
+
+Three kinds of code
+===================
+*Pure* (model, cluster, config, plan, modes, status): data in, data out. *Edge* (kube, kernel): one outside thing each,
+behind a Protocol, with a fake that passes the same contract tests. *Shell* (sync, daemon, dry_run, cli): joins them.
+Imports point from shell to edge to pure only; import-linter holds them to it.
+"""
+
+__version__ = "0.1.0"

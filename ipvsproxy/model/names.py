@@ -1,0 +1,45 @@
+"""Names that both kube-proxy and its users know: to the byte. Source: kubernetes v1.37.2 pkg/proxy/ipvs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ipvsproxy.model.enums import Family, Protocol
+
+DUMMY_DEVICE = "kube-ipvs0"
+DEFAULT_SCHEDULER = "rr"
+DEFAULT_MASQUERADE_BIT = 14
+
+LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+LABEL_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+LABEL_HEADLESS = "service.kubernetes.io/headless"
+
+_SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1
+
+
+def set_name(base: str, family: Family) -> str:
+    """The name of our set `base` ("KUBE-…") in `family`; IPv6 names are cut to what the kernel stores."""
+    if family is Family.IPV4:
+        return base
+    return ("KUBE-6-" + base.removeprefix("KUBE-"))[:_SET_NAME_MAX]
+
+
+class ServiceName(NamedTuple):
+    """A Service by namespace and name; prints as `namespace/name`."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ServicePortName(NamedTuple):
+    """One port of a Service; prints as `namespace/name:port`, without the colon where the port has no name."""
+
+    service: ServiceName
+    port: str
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.service}:{self.port}" if self.port else str(self.service)

@@ -1,0 +1,85 @@
+"""IPVS entries as the kernel reports them, foreign and firewall-mark ones included: what `status` prints.
+
+Source: include/uapi/linux/ip_vs.h (IPVS_SVC_ATTR_*, IPVS_DEST_ATTR_*).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from ipvsproxy.model import real_servers as packed
+from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import VirtualServer, VirtualServerKey
+
+
+class ObservedRealServer(msgspec.Struct, frozen=True, gc=False):
+    """One destination. `conn_flags` is the raw forwarding word; connection counts are those of the moment.
+
+    The `tun_` fields are raw numbers (TunnelType, TunnelFlags) that mean something only where the method is TUNNEL.
+    """
+
+    address: PackedAddr
+    port: int
+    conn_flags: int = 0
+    weight: int = 1
+    upper_threshold: int = 0
+    lower_threshold: int = 0
+    active: int = 0
+    inactive: int = 0
+    persistent: int = 0
+    tun_type: int = 0
+    tun_port: int = 0
+    tun_flags: int = 0
+
+
+class ObservedVirtualServer(msgspec.Struct, frozen=True):
+    """One service with its destinations, in kernel order. With a `fwmark`, protocol and port are 0.
+
+    `netmask` holds the four raw bytes of the attribute: a dotted mask for IPv4, a native-order prefix length for IPv6.
+    """
+
+    family: Family
+    protocol: int
+    address: PackedAddr
+    port: int
+    fwmark: int
+    scheduler: str
+    flags: int
+    timeout_s: int
+    netmask: bytes
+    pe_name: str = ""
+    real_servers: tuple[ObservedRealServer, ...] = ()
+
+
+class IpvsTable(msgspec.Struct, frozen=True):
+    """All of IPVS: the kernel's version word (0x010201), its connection hash size, the services in kernel order."""
+
+    version: int
+    conn_tab_size: int
+    virtual_servers: tuple[ObservedVirtualServer, ...] = ()
+
+
+def full_netmask(family: Family) -> bytes:
+    """The `netmask` that groups no clients: 255.255.255.255, or the number 128 in native byte order."""
+    return b"\xff" * 4 if family is Family.IPV4 else (128).to_bytes(4, sys.byteorder)
+
+
+def as_observed(key: VirtualServerKey, settings: VirtualServer, servers: bytes) -> ObservedVirtualServer:
+    """A virtual server with its packed real servers (model/real_servers.py) as the kernel would report it."""
+    family = family_of(key.address)
+    unpacked = (packed.unpack(record) for record in packed.split(servers, len(key.address)))
+    return ObservedVirtualServer(
+        family=family,
+        protocol=key.protocol,
+        address=key.address,
+        port=key.port,
+        fwmark=0,
+        scheduler=settings.scheduler,
+        flags=settings.flags,
+        timeout_s=settings.persistence_s,
+        netmask=full_netmask(family),
+        real_servers=tuple(ObservedRealServer(s.address, s.port, int(s.method), s.weight) for s in unpacked),
+    )

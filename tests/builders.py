@@ -1,0 +1,43 @@
+"""Short ways to say test objects."""
+
+from __future__ import annotations
+
+from ipvsproxy.model import real_servers
+from ipvsproxy.model.addr import PackedAddr, parse_addr
+from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.kernel_objects import RealServer, VirtualServerKey
+from ipvsproxy.model.names import ServiceName
+from ipvsproxy.plan.desired import OwnerPlan
+
+
+def addr(text: str) -> PackedAddr:
+    """`text` packed; it must be an address."""
+    packed = parse_addr(text)
+    assert packed is not None, text
+    return packed
+
+
+def vs_key(address: str, port: int, protocol: Protocol = Protocol.TCP) -> VirtualServerKey:
+    """The key of a virtual server."""
+    return VirtualServerKey(protocol, addr(address), port)
+
+
+def blob(*servers: tuple[str, int] | tuple[str, int, int]) -> bytes:
+    """Packed real servers from (address, port[, weight])."""
+    return real_servers.join(real_servers.pack(RealServer(addr(a), *rest)) for a, *rest in servers)
+
+
+def owner(name: str, objects: dict, created: str = "2026-01-01T00:00:00Z") -> OwnerPlan:
+    """The plan of the Service `default/name`."""
+    return OwnerPlan(ServiceName("default", name), created, objects)
+
+
+class FakeClock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now
