@@ -1,0 +1,1 @@
+"""What the program is told to do: flags and fields in, checked values out. Pure."""

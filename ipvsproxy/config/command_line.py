@@ -1,0 +1,257 @@
+"""The command line as a whole: which command is meant, with what configuration, and what the exit codes say.
+
+argparse makes the help, and anything else that is made from a parser; what Go's flags do differently is put right
+before it looks (flags.spell_plainly), so nothing is abbreviated, and no switch eats the next word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ipvsproxy import __version__
+from ipvsproxy.config.field_errors import quoted
+from ipvsproxy.config.flags import (
+    CLEANUP,
+    FLAG_OF_FIELD,
+    HELP,
+    IP_FAMILIES,
+    NODE_ADDRESSES,
+    OUTPUT,
+    VERSION,
+    Commands,
+    Flag,
+    FlagValue,
+    Group,
+    flags_of,
+    spell_plainly,
+)
+from ipvsproxy.config.types import KubeProxyConfiguration, PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.config.validate import validate
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.model.enums import Family
+
+_HELP_COLUMNS = 100
+_FLAG_COLUMNS = 38
+
+_DESCRIPTION = """\
+A Kubernetes Service proxy on Linux IPVS. It takes kube-proxy's flags in
+kube-proxy's spellings: --x=v or --x v; --flag, --flag=true or --flag=false;
+durations such as 1m30s or 500ms; lists with commas; _ for - in names."""
+
+_USAGE = {
+    Commands.PROXY: """\
+ipvsproxy [flags]                  serve: program the kernel and follow changes
+       ipvsproxy --cleanup [flags]        remove everything of ours from the kernel
+       ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
+       ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does""",
+    Commands.PLAN: "ipvsproxy plan -o FORMAT --manifests DIR [flags]",
+}
+
+
+class ExitCode(IntEnum):
+    """What the program answers. `status` answers as ipvsadm does."""
+
+    OK = 0
+    ERROR = 1
+    INCOMPLETE = 2
+    UNSUPPORTED = 3
+    ALREADY_RUNNING = 4
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+EXIT_CODE_MEANINGS = {
+    ExitCode.OK: "success",
+    ExitCode.ERROR: "a configuration that cannot be used, or another error",
+    ExitCode.INCOMPLETE: "plan: printed, but some objects were left out; status: the kernel has no IPVS for us",
+    ExitCode.UNSUPPORTED: "the kernel lacks something that is needed, or a permission is missing",
+    ExitCode.ALREADY_RUNNING: "another ipvsproxy works in this network namespace",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.BROKEN_PIPE: "the reader of the output went away",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Run the proxy."""
+
+    config: ProxyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Remove what is ours."""
+
+    config: ProxyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Print what would be programmed."""
+
+    config: ProxyConfig
+    options: PlanOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """List what the kernel has; the arguments are ipvsadm's."""
+
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Print this text."""
+
+    text: str
+
+
+Command: TypeAlias = Serve | CleanUp | Plan | Status | Show
+
+
+def parse_command_line(argv: Sequence[str]) -> Command:
+    """What the words after the program's name ask for. Raises ConfigError."""
+    match list(argv):
+        case ["status", *words]:
+            return Status(tuple(words))
+        case ["plan", *words]:
+            return _parse_plan(words)
+        case words:
+            return _parse_proxy(words)
+
+
+def _parse_proxy(words: list[str]) -> Command:
+    given = _parse(words, Commands.PROXY)
+    if HELP.name in given:
+        return Show(help_text(Commands.PROXY))
+    if given.get(VERSION.name):
+        return Show(f"ipvsproxy {__version__}")
+    config = read_config(given)
+    if given.get(CLEANUP.name):
+        return CleanUp(config)
+    _require_manifests(config)
+    return Serve(config)
+
+
+def _parse_plan(words: list[str]) -> Command:
+    given = _parse(words, Commands.PLAN)
+    if HELP.name in given:
+        return Show(help_text(Commands.PLAN))
+    config = read_config(given)
+    if OUTPUT.name not in given:
+        raise ConfigError(OUTPUT.name, "not given", f"Say what to print: -o {'|'.join(PlanFormat)}")
+    _require_manifests(config)
+    options = PlanOptions(
+        format=given[OUTPUT.name],
+        node_addresses=tuple(given.get(NODE_ADDRESSES.name, ())),
+        families=frozenset(given.get(IP_FAMILIES.name, Family)),
+    )
+    return Plan(config, options)
+
+
+def _require_manifests(config: ProxyConfig) -> None:
+    if not config.manifests:
+        hint = "Name a folder of Services, EndpointSlices and Nodes as YAML or JSON files: --manifests DIR"
+        raise ConfigError("--manifests", "not given, so there is nothing to serve", hint)
+
+
+def _parse(words: list[str], command: Commands) -> dict[str, Any]:
+    """Each flag that was given with its value. Raises ConfigError."""
+    plain = spell_plainly(words, flags_of(command))
+    if HELP.name in plain:
+        return {HELP.name: True}
+    return vars(make_parser(command).parse_args(plain))
+
+
+def read_config(given: dict[str, Any]) -> ProxyConfig:
+    """The configuration that these flags make together with the defaults. Raises InvalidConfigError."""
+    document: dict[str, Any] = {}
+    for field, name in FLAG_OF_FIELD.items():
+        if name in given:
+            section, _, key = field.rpartition(".")
+            (document.setdefault(section, {}) if section else document)[key] = given[name]
+    return validate(msgspec.convert(document, KubeProxyConfiguration), FLAG_OF_FIELD)
+
+
+def make_parser(command: Commands) -> argparse.ArgumentParser:
+    """The parser of a command; its namespace holds only what was given, under the flags' names."""
+    parser = argparse.ArgumentParser(
+        prog="ipvsproxy",
+        usage=_USAGE[command],
+        description=_DESCRIPTION,
+        epilog=_epilog(),
+        formatter_class=_HelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    flags = flags_of(command)
+    for group in Group:
+        section = parser.add_argument_group(group.value)
+        for flag in flags:
+            if flag.group is group:
+                section.add_argument(*filter(None, (flag.short, flag.name)), **_argument_options(flag))
+    return parser
+
+
+def _argument_options(flag: Flag) -> dict[str, Any]:
+    options: dict[str, Any] = {"nargs": "?", "const": True} if flag.is_switch else {}
+    return options | {
+        "dest": flag.name,
+        "action": "extend" if flag.is_list else "store",
+        "type": functools.partial(_convert, flag),
+        "metavar": flag.metavar,
+        "help": flag.help.replace("%", "%%") + _default_text(flag),
+    }
+
+
+def _convert(flag: Flag, text: str) -> FlagValue:
+    try:
+        return flag.parse(text)
+    except ValueError as error:
+        raise ConfigError(flag.name, f"invalid value {quoted(text)}: {error}") from error
+
+
+def _default_text(flag: Flag) -> str:
+    if not flag.field:
+        return ""
+    section, _, key = flag.field.rpartition(".")
+    default = (_defaults()[section] if section else _defaults())[key]
+    return f" (default {default})" if default else ""
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(KubeProxyConfiguration())
+    return document
+
+
+def _epilog() -> str:
+    rows = (f"  {code.value:<5}{meaning}" for code, meaning in EXIT_CODE_MEANINGS.items())
+    return "\n".join(("Exit codes:", *rows))
+
+
+def help_text(command: Commands) -> str:
+    """The help of a command, at most 100 columns wide."""
+    return make_parser(command).format_help().rstrip("\n")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Switches without a metavar, a fixed place for the texts, and no line wider than the terminal or 100 columns."""
+
+    def __init__(self, prog: str) -> None:
+        columns = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 24)).columns)
+        super().__init__(prog, max_help_position=_FLAG_COLUMNS, width=columns)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = ", ".join(action.option_strings)
+        return f"{names} {action.metavar}" if action.metavar else names

@@ -1,0 +1,227 @@
+"""Every flag in one table, and how Go's flags are written: the flag package and pflag read words as this file does.
+
+A flag names the field of the v1alpha1 document that it sets ("ipvs.syncPeriod"), so flags and file cannot come to mean
+different things; the default stands at the field. What no document says (clean-up, the format of a plan) has no field.
+Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go; github.com/spf13/pflag v1.0.10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum
+from typing import TypeAlias
+
+from ipvsproxy.config.field_errors import quoted
+from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.model.addr import PackedAddr, parse_addr
+from ipvsproxy.model.enums import Family
+
+FlagValue: TypeAlias = object  # what `parse` gave: it goes into msgspec.convert or back to the row's own reader
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # Go's strconv.ParseBool
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_INT32 = range(-(2**31), 2**31)
+_DECIMAL = re.compile(r"[-+]?[0-9]{1,10}")
+
+
+class Group(StrEnum):
+    """Headings of the help, in its order."""
+
+    PROXY = "Proxy"
+    LOCAL = "Which traffic is local"
+    IPVS = "IPVS"
+    LOGGING = "Logging"
+    OWN = "ipvsproxy's own"
+
+
+class Commands(IntFlag):
+    """Which commands take a flag."""
+
+    PROXY = 1
+    PLAN = 2
+    BOTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `parse` takes one word and raises ValueError with what is allowed; no `field`: not in a document."""
+
+    name: str
+    parse: Callable[[str], FlagValue]
+    field: str
+    group: Group
+    metavar: str
+    help: str
+    short: str = ""
+    commands: Commands = Commands.BOTH
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it stands alone: `--flag` means true, and the next word is never its value."""
+        return self.parse is parse_bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether giving it again adds to what was given before."""
+        return self.parse in {parse_list, parse_addresses, parse_families}
+
+
+def parse_bool(text: str) -> bool:
+    """A boolean as Go reads it."""
+    if text not in _TRUE | _FALSE:
+        raise ValueError("must be true or false")
+    return text in _TRUE
+
+
+def parse_int32(text: str) -> int:
+    """A whole number of 32 bits, decimal."""
+    if not _DECIMAL.fullmatch(text) or int(text) not in _INT32:
+        raise ValueError(f"must be a whole number from {_INT32.start} to {_INT32.stop - 1}")
+    return int(text)
+
+
+def parse_text(text: str) -> str:
+    """Any text; what it may be is checked with the whole configuration."""
+    return text
+
+
+def parse_list(text: str) -> list[str]:
+    """A comma-separated list; empty text is an empty list."""
+    return text.split(",") if text else []
+
+
+def parse_plan_format(text: str) -> PlanFormat:
+    """What `plan` is to print."""
+    if text not in set(PlanFormat):
+        raise ValueError(f"must be one of {', '.join(PlanFormat)}")
+    return PlanFormat(text)
+
+
+def parse_addresses(text: str) -> list[PackedAddr]:
+    """A comma-separated list of addresses."""
+    addresses = [(item, parse_addr(item)) for item in parse_list(text)]
+    for item, address in addresses:
+        if address is None:
+            raise ValueError(f"{quoted(item)} is not an IP address")
+    return [address for _, address in addresses if address is not None]
+
+
+def parse_families(text: str) -> list[Family]:
+    """A comma-separated list of families in Kubernetes' spelling."""
+    by_label = {family.label: family for family in Family}
+    items = parse_list(text)
+    if not items or not by_label.keys() >= set(items):
+        raise ValueError(f"must be {' or '.join(by_label)}, or both with a comma between")
+    return [by_label[item] for item in items]
+
+
+VERSION = Flag(
+    "--version", parse_bool, "", Group.PROXY, "", "Print the version and exit.", commands=Commands.PROXY
+)  # fmt: skip
+HELP = Flag("--help", parse_bool, "", Group.PROXY, "", "Print this and exit.", short="-h")
+CLEANUP = Flag(
+    "--cleanup", parse_bool, "", Group.PROXY, "",
+    "Remove everything of ours from the kernel, and exit.", commands=Commands.PROXY,
+)  # fmt: skip
+OUTPUT = Flag(
+    "--output", parse_plan_format, "", Group.OWN, "FORMAT",
+    f"What to print: {', '.join(PlanFormat)}.", short="-o", commands=Commands.PLAN,
+)  # fmt: skip
+NODE_ADDRESSES = Flag(
+    "--node-addresses", parse_addresses, "", Group.OWN, "IP,…",
+    "The node's addresses, instead of those in the Node object's status.", commands=Commands.PLAN,
+)  # fmt: skip
+IP_FAMILIES = Flag(
+    "--ip-families", parse_families, "", Group.OWN, "FAMILY,…",
+    "Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.", commands=Commands.PLAN,
+)  # fmt: skip
+
+FLAGS: tuple[Flag, ...] = (
+    Flag("--proxy-mode", parse_text, "mode", Group.PROXY, "MODE", "The proxy mode: ipvs, which blank means too."),
+    Flag("--hostname-override", parse_text, "hostnameOverride", Group.PROXY, "NAME",
+         "Name of the Node object of this node; the host's own name if not given."),
+    Flag("--iptables-masquerade-bit", parse_int32, "iptables.masqueradeBit", Group.PROXY, "BIT",
+         "The bit of the packet mark, 0 to 31, that says: masquerade this packet. In ipvs mode too."),
+    Flag("--masquerade-all", parse_bool, "iptables.masqueradeAll", Group.PROXY, "",
+         "Masquerade all traffic to cluster IPs, not only what comes from outside the cluster."),
+    CLEANUP, VERSION, HELP,
+    Flag("--detect-local-mode", parse_text, "detectLocalMode", Group.LOCAL, "MODE",
+         "How traffic of local pods is told: ClusterCIDR (or blank), NodeCIDR, BridgeInterface, InterfaceNamePrefix."),
+    Flag("--cluster-cidr", parse_text, "clusterCIDR", Group.LOCAL, "CIDR[,CIDR]",
+         "Networks of the pods, at most one a family. ClusterCIDR: what comes from them is local."),
+    Flag("--pod-bridge-interface", parse_text, "detectLocal.bridgeInterface", Group.LOCAL, "NAME",
+         "BridgeInterface: what comes from this bridge is local."),
+    Flag("--pod-interface-name-prefix", parse_text, "detectLocal.interfaceNamePrefix", Group.LOCAL, "PREFIX",
+         "InterfaceNamePrefix: what comes from an interface whose name begins so is local."),
+    Flag("--ipvs-scheduler", parse_text, "ipvs.scheduler", Group.IPVS, "NAME",
+         "Scheduler of all virtual servers: rr (blank too), lc, sh, mh or another one of the kernel's."),
+    Flag("--ipvs-strict-arp", parse_bool, "ipvs.strictARP", Group.IPVS, "",
+         "Answer ARP only for addresses of the interface that was asked (arp_ignore 1, arp_announce 2)."),
+    Flag("--ipvs-exclude-cidrs", parse_list, "ipvs.excludeCIDRs", Group.IPVS, "CIDR,…",
+         "Leave virtual servers with these addresses alone when removing what is not wanted."),
+    Flag("--ipvs-tcp-timeout", parse_text, "ipvs.tcpTimeout", Group.IPVS, "DURATION",
+         "After how long an idle TCP connection is forgotten, in whole seconds; 0 leaves the kernel's value."),
+    Flag("--ipvs-tcpfin-timeout", parse_text, "ipvs.tcpFinTimeout", Group.IPVS, "DURATION",
+         "The same after a FIN."),
+    Flag("--ipvs-udp-timeout", parse_text, "ipvs.udpTimeout", Group.IPVS, "DURATION",
+         "The same for UDP."),
+    Flag("--ipvs-sync-period", parse_text, "ipvs.syncPeriod", Group.IPVS, "DURATION",
+         "How often everything is looked at again without a change; more than 0."),
+    Flag("--ipvs-min-sync-period", parse_text, "ipvs.minSyncPeriod", Group.IPVS, "DURATION",
+         "Least time between two syncs; 0: each change at once."),
+    Flag("--v", parse_int32, "logging.verbosity", Group.LOGGING, "LEVEL",
+         "Log level: 2 and more logs every object that is changed.", short="-v"),
+    Flag("--logging-format", parse_text, "logging.format", Group.LOGGING, "FORMAT",
+         "text or json; if not given, text on a terminal and json elsewhere."),
+    Flag("--manifests", parse_text, "ipvsproxy.manifests", Group.OWN, "DIR",
+         "Take Services, EndpointSlices, Endpoints and Nodes from the YAML and JSON files in this folder; follow it."),
+    OUTPUT, NODE_ADDRESSES, IP_FAMILIES,
+)  # fmt: skip
+
+FLAG_OF_FIELD: Mapping[str, str] = {flag.field: flag.name for flag in FLAGS if flag.field}
+
+
+def flags_of(command: Commands) -> tuple[Flag, ...]:
+    """The flags that a command takes, in the table's order."""
+    return tuple(flag for flag in FLAGS if flag.commands & command)
+
+
+def spell_plainly(words: Sequence[str], flags: Sequence[Flag]) -> list[str]:
+    """The same words, each flag as one `--name=value`: what Go's spellings have in common. Ends at the first `--help`.
+
+    Raises ConfigError for what is no flag, and for a flag without its value.
+    """
+    by_name = {name: flag for flag in flags for name in (flag.name, flag.short) if name}
+    plain: list[str] = []
+    left = iter(words)
+    for word in left:
+        flag, value = _split(word, by_name)
+        if flag is HELP:
+            return [*plain, HELP.name]
+        plain.append(f"{flag.name}={_value(flag, left) if value is None else value}")
+    return plain
+
+
+def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
+    """The flag that a word names, and the value in the same word if there is one."""
+    if not word.startswith("-") or word in {"-", "--"}:
+        hint = "A command (plan, status) comes first, all else is flags; a switch takes its value as --flag=false"
+        raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
+    name, equals, value = word.partition("=")
+    if not word.startswith("--") and name not in by_name and name[:2] in by_name:  # -v2
+        return by_name[name[:2]], word[2:]
+    flag = by_name.get(name.replace("_", "-"))
+    if flag is None:
+        raise ConfigError(f"unknown flag {name}", "ipvsproxy does not have it", "ipvsproxy --help lists all flags")
+    return flag, value if equals else None
+
+
+def _value(flag: Flag, left: Iterator[str]) -> str:
+    if flag.is_switch:
+        return "true"
+    for word in left:
+        return word
+    raise ConfigError(flag.name, "a value is missing", f"Write {flag.name}={flag.metavar}")

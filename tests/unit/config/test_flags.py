@@ -1,0 +1,293 @@
+"""How words on the command line become values. The words are pflag's; what they mean together is test_validate.py's."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ipvsproxy.config.command_line import CleanUp, Plan, Serve, parse_command_line, read_config
+from ipvsproxy.config.flags import FLAG_OF_FIELD, FLAGS, Commands, flags_of, spell_plainly
+from ipvsproxy.config.types import (
+    DetectLocalMode,
+    KubeProxyConfiguration,
+    LogFormat,
+    PlanFormat,
+    ProxyMode,
+)
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.model.addr import parse_addr, parse_cidr
+from ipvsproxy.model.enums import Family
+
+MANIFESTS = ("--manifests", "objects")
+PLAN = ("plan", "-o", "ipvsadm", *MANIFESTS)
+
+
+def config_of(*words):
+    command = parse_command_line([*words, *MANIFESTS])
+    assert isinstance(command, Serve)
+    return command.config
+
+
+def options_of(*words):
+    command = parse_command_line(["plan", *words, *MANIFESTS])
+    assert isinstance(command, Plan)
+    return command.options
+
+
+def refusal(*words):
+    with pytest.raises(ConfigError) as caught:
+        parse_command_line(words)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words,field,value",
+    [
+        pytest.param(["--proxy-mode=ipvs"], "mode", ProxyMode.IPVS, id="proxy-mode"),
+        pytest.param(["--proxy-mode="], "mode", ProxyMode.IPVS, id="a blank proxy-mode means ipvs"),
+        pytest.param(["--hostname-override= N1 "], "hostname_override", "n1", id="hostname-override is trimmed"),
+        pytest.param(["--masquerade-all"], "masquerade_all", True, id="masquerade-all"),
+        pytest.param(["--iptables-masquerade-bit=5"], "masquerade_bit", 5, id="iptables-masquerade-bit"),
+        pytest.param(["--detect-local-mode=NodeCIDR"], "detect_local_mode", DetectLocalMode.NODE_CIDR, id="local mode"),
+        pytest.param(
+            ["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=cni0"],
+            "bridge_interface",
+            "cni0",
+            id="bridge",
+        ),
+        pytest.param(
+            ["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=cali"],
+            "interface_name_prefix",
+            "cali",
+            id="prefix",
+        ),
+        pytest.param(
+            ["--cluster-cidr=10.244.0.0/16,fd00:10:244::/56"],
+            "cluster_cidrs",
+            (parse_cidr("10.244.0.0/16"), parse_cidr("fd00:10:244::/56")),
+            id="cluster-cidr",
+        ),
+        pytest.param(["--ipvs-scheduler=wlc"], "scheduler", "wlc", id="ipvs-scheduler"),
+        pytest.param(["--ipvs-scheduler="], "scheduler", "rr", id="a blank scheduler means rr"),
+        pytest.param(["--ipvs-strict-arp"], "strict_arp", True, id="ipvs-strict-arp"),
+        pytest.param(
+            ["--ipvs-exclude-cidrs=10.0.0.1/8"], "exclude_cidrs", (parse_cidr("10.0.0.0/8"),), id="ipvs-exclude-cidrs"
+        ),
+        pytest.param(["--ipvs-tcp-timeout=15m"], "tcp_timeout_s", 900, id="ipvs-tcp-timeout"),
+        pytest.param(["--ipvs-tcpfin-timeout=1.9s"], "tcp_fin_timeout_s", 1, id="time-outs are cut to whole seconds"),
+        pytest.param(["--ipvs-udp-timeout=5s"], "udp_timeout_s", 5, id="ipvs-udp-timeout"),
+        pytest.param(["--ipvs-sync-period=1m30s"], "sync_period_s", 90.0, id="ipvs-sync-period"),
+        pytest.param(["--ipvs-min-sync-period=500ms"], "min_sync_period_s", 0.5, id="ipvs-min-sync-period"),
+        pytest.param(["--v=4"], "verbosity", 4, id="v"),
+        pytest.param(["--logging-format=json"], "log_format", LogFormat.JSON, id="logging-format"),
+        pytest.param(["--manifests=elsewhere"], "manifests", "objects", id="of a flag given twice the last one counts"),
+    ],
+)
+def test_a_flag_sets_its_field(words, field, value):
+    assert getattr(config_of(*words), field) == value
+
+
+@pytest.mark.parametrize(
+    "field,value",
+    [
+        ("hostname_override", ""),
+        ("cluster_cidrs", ()),
+        ("detect_local_mode", DetectLocalMode.CLUSTER_CIDR),
+        ("masquerade_bit", 14),
+        ("masquerade_all", False),
+        ("scheduler", "rr"),
+        ("strict_arp", False),
+        ("exclude_cidrs", ()),
+        ("tcp_timeout_s", 0),
+        ("tcp_fin_timeout_s", 0),
+        ("udp_timeout_s", 0),
+        ("sync_period_s", 30.0),
+        ("min_sync_period_s", 0.0),
+        ("verbosity", 0),
+        ("log_format", LogFormat.AUTO),
+    ],
+)
+def test_without_flags_the_defaults_are_upstreams(field, value):
+    assert getattr(config_of(), field) == value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--ipvs-scheduler=lc"], id="with an equals sign"),
+        pytest.param(["--ipvs-scheduler", "lc"], id="as the next word"),
+        pytest.param(["--ipvs_scheduler=lc"], id="with underscores"),
+        pytest.param(["--ipvs_scheduler", "lc"], id="with underscores and the next word"),
+        pytest.param(["--ipvs-scheduler=rr", "--ipvs-scheduler=lc"], id="given twice"),
+    ],
+)
+def test_every_spelling_of_a_flag_means_the_same(words):
+    assert config_of(*words).scheduler == "lc"
+
+
+def test_underscores_in_a_value_stay():
+    assert config_of("--hostname_override=a_b").hostname_override == "a_b"
+
+
+@pytest.mark.parametrize("words", [["-v", "3"], ["-v=3"], ["-v3"], ["--v", "3"], ["--v=3"]])
+def test_every_spelling_of_the_log_level_means_the_same(words):
+    assert config_of(*words).verbosity == 3
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "True", "t", "T", "1"])
+def test_a_switch_takes_gos_words_for_true(text):
+    assert config_of(f"--masquerade-all={text}").masquerade_all is True
+
+
+@pytest.mark.parametrize("text", ["false", "FALSE", "False", "f", "F", "0"])
+def test_a_switch_takes_gos_words_for_false(text):
+    assert config_of("--masquerade-all", f"--masquerade-all={text}").masquerade_all is False
+
+
+def test_a_switch_does_not_eat_the_next_word():
+    assert refusal("--masquerade-all", "false", *MANIFESTS).startswith('unexpected argument "false"')
+    config = config_of("--masquerade-all", "--ipvs-scheduler", "lc")
+    assert (config.masquerade_all, config.scheduler) == (True, "lc")
+
+
+def test_a_value_may_look_like_a_flag():
+    assert config_of("--hostname-override", "--ipvs-strict-arp").hostname_override == "--ipvs-strict-arp"
+    assert config_of("--hostname-override", "--ipvs-strict-arp").strict_arp is False
+
+
+def test_a_list_given_twice_adds_up():
+    config = config_of("--ipvs-exclude-cidrs=10.0.0.0/8,fd00::/8", "--ipvs-exclude-cidrs", "192.168.0.0/16")
+    assert [str(cidr) for cidr in config.exclude_cidrs] == ["10.0.0.0/8", "fd00::/8", "192.168.0.0/16"]
+
+
+def test_an_empty_list_is_no_list_of_one_empty_text():
+    assert config_of("--ipvs-exclude-cidrs=").exclude_cidrs == ()
+
+
+@pytest.mark.parametrize(
+    "words,message",
+    [
+        pytest.param(["--kubeconfig=x"], "unknown flag --kubeconfig: ", id="a flag that we do not have"),
+        pytest.param(["--proxy"], "unknown flag --proxy: ", id="an abbreviation"),
+        pytest.param(["-x"], "unknown flag -x: ", id="a short flag that we do not have"),
+        pytest.param(["--output=json"], "unknown flag --output: ", id="a flag of plan outside it"),
+        pytest.param(["plan", "--cleanup"], "unknown flag --cleanup: ", id="clean-up inside plan"),
+        pytest.param(["serve"], 'unexpected argument "serve": ', id="a word"),
+        pytest.param(["--v=2", "plan"], 'unexpected argument "plan": ', id="a command that does not come first"),
+        pytest.param(["--"], 'unexpected argument "--": ', id="two dashes"),
+        pytest.param(["-"], 'unexpected argument "-": ', id="one dash"),
+        pytest.param([""], 'unexpected argument "": ', id="an empty word"),
+        pytest.param(
+            ["--ipvs-scheduler"], "--ipvs-scheduler: a value is missing. Write --ipvs-scheduler=NAME", id="no value"
+        ),
+        pytest.param(["--v=two"], '--v: invalid value "two": must be a whole number from ', id="no number"),
+        pytest.param(["--v="], '--v: invalid value "": must be a whole number from ', id="an empty number"),
+        pytest.param(
+            ["--v=1_000"], '--v: invalid value "1_000": must be a whole number from ', id="Python's underscores"
+        ),
+        pytest.param(["--v=2147483648"], '--v: invalid value "2147483648": must be a whole number from ', id="33 bits"),
+        pytest.param(["--v=" + "9" * 5000], '--v: invalid value "999', id="thousands of digits"),
+        pytest.param(
+            ["--masquerade-all=yes"], '--masquerade-all: invalid value "yes": must be true or false', id="no boolean"
+        ),
+        pytest.param(
+            ["plan", "-o", "yaml"],
+            '--output: invalid value "yaml": must be one of ipvsadm, addresses, ipset, iptables, ip6tables, ',
+            id="no plan format",
+        ),
+        pytest.param(
+            ["plan", "--node-addresses=10.0.0.1,n1"],
+            '--node-addresses: invalid value "10.0.0.1,n1": "n1" is not an IP address',
+            id="no address",
+        ),
+        pytest.param(
+            ["plan", "--ip-families=ipv4"],
+            '--ip-families: invalid value "ipv4": must be IPv4 or IPv6, or both with a comma between',
+            id="no family",
+        ),
+        pytest.param(
+            ["plan", "--ip-families="], '--ip-families: invalid value "": must be IPv4 or IPv6', id="no families"
+        ),
+        pytest.param(["plan", *MANIFESTS], "--output: not given. Say what to print: -o ipvsadm|", id="plan of nothing"),
+        pytest.param(["plan", "-o", "json"], "--manifests: not given", id="plan without objects"),
+        pytest.param(["--hostname-override=n1"], "--manifests: not given", id="serving without objects"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_with_the_reason(words, message):
+    assert refusal(*words).startswith(message)
+
+
+def test_a_refusal_shows_control_characters_escaped():
+    assert refusal("--v=1\n2\x1b").startswith('--v: invalid value "1\\n2\\u001b": ')
+
+
+@pytest.mark.parametrize("plan_format", list(PlanFormat))
+def test_a_plan_prints_in_any_format(plan_format):
+    assert options_of("-o", plan_format.value).format is plan_format
+    assert options_of(f"-o{plan_format}").format is plan_format
+    assert options_of(f"--output={plan_format}").format is plan_format
+
+
+def test_a_plan_is_for_both_families_and_the_node_objects_addresses_unless_told_otherwise():
+    options = options_of("-o", "json")
+    assert options.families == frozenset(Family)
+    assert options.node_addresses == ()
+
+
+def test_a_plan_takes_the_nodes_addresses_and_families():
+    options = options_of("-o", "json", "--node-addresses", "192.0.2.1,2001:db8::1", "--ip-families=IPv6")
+    assert options.families == {Family.IPV6}
+    assert options.node_addresses == (parse_addr("192.0.2.1"), parse_addr("2001:db8::1"))
+
+
+def test_a_plan_takes_the_proxys_flags():
+    command = parse_command_line([*PLAN, "--ipvs-scheduler=sh", "--masquerade-all", "-v2"])
+    assert isinstance(command, Plan)
+    assert (command.config.scheduler, command.config.masquerade_all, command.config.verbosity) == ("sh", True, 2)
+
+
+def test_clean_up_needs_no_objects():
+    command = parse_command_line(["--cleanup", "--iptables-masquerade-bit=3"])
+    assert isinstance(command, CleanUp)
+    assert command.config.masquerade_bit == 3
+
+
+def test_clean_up_can_be_switched_off():
+    assert isinstance(parse_command_line(["--cleanup=false", *MANIFESTS]), Serve)
+
+
+def test_help_is_given_whatever_follows_it():
+    assert spell_plainly(["--v=1", "-h", "--nonsense"], FLAGS) == ["--v=1", "--help"]
+
+
+def test_every_flag_with_a_field_sets_a_field_that_exists():
+    document = msgspec.to_builtins(KubeProxyConfiguration())
+    leaves = {
+        f"{section}.{key}" if isinstance(value, dict) else section
+        for section, value in document.items()
+        for key in (value if isinstance(value, dict) else [""])
+    }
+    assert set(FLAG_OF_FIELD) == leaves
+
+
+def test_no_two_flags_share_a_name_or_a_field():
+    names = [name for flag in FLAGS for name in (flag.name, flag.short) if name]
+    fields = [flag.field for flag in FLAGS if flag.field]
+    assert len(names) == len(set(names))
+    assert len(fields) == len(set(fields))
+
+
+def test_every_proxy_flag_with_a_field_is_a_flag_of_plan_too():
+    with_field = {flag.name for flag in flags_of(Commands.PROXY) if flag.field}
+    assert with_field <= {flag.name for flag in flags_of(Commands.PLAN)}
+
+
+def test_a_config_reads_the_same_from_no_flags_and_from_the_default_document():
+    given = {name: _at(msgspec.to_builtins(KubeProxyConfiguration()), field) for field, name in FLAG_OF_FIELD.items()}
+    assert read_config(given) == read_config({})
+
+
+def _at(document, field):
+    for key in field.split("."):
+        document = document[key]
+    return document
