@@ -1,0 +1,1 @@
+"""What the cluster says, after the wire and before any mode. Pure."""

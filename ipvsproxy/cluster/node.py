@@ -1,0 +1,76 @@
+"""Our own node: its addresses and pod networks, from the Node object or from the command line.
+
+Source: kubernetes v1.37.2 pkg/util/node GetNodeHostIPs, pkg/proxy/node.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.model import api_objects
+from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, parse_addr, parse_cidr
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.notes import Note, gather
+
+_TYPES_IN_ORDER = ("InternalIP", "ExternalIP")
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """The node as the planner sees it. `addresses`: InternalIP, then ExternalIP, each in the status' order."""
+
+    name: str
+    addresses: tuple[PackedAddr, ...] = ()
+    pod_cidrs: tuple[Cidr, ...] = ()
+
+    def primary_ip(self, family: Family) -> PackedAddr | None:
+        """The node IP of this family: the first one, None where it has none."""
+        return next((addr for addr in self.addresses if family_of(addr) is family), None)
+
+
+def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
+    """The node, and at most one note on what was left out of it. Addresses that are names are not ours to judge."""
+    faults: list[str] = []
+    addresses = (node.status.addresses if node.status else None) or ()
+    ordered = [entry.address for wanted in _TYPES_IN_ORDER for entry in addresses if entry.type == wanted]
+    view = NodeView(
+        name=node.metadata.name,
+        addresses=tuple(dict.fromkeys(addr for text in ordered if (addr := _address(text, faults)))),
+        pod_cidrs=tuple(dict.fromkeys(cidr for text in _pod_cidrs(node.spec) if (cidr := _cidr(text, faults)))),
+    )
+    return view, gather(f"Node {node.metadata.name}", faults, "Correct the Node, or give --node-addresses")
+
+
+def parse_node_addresses(texts: Sequence[str]) -> tuple[PackedAddr, ...]:
+    """The addresses of `--node-addresses`, in order, each once. Raises ConfigError."""
+    found: dict[PackedAddr, None] = {}
+    for text in texts:
+        addr = parse_addr(text.strip())
+        if addr is None:
+            raise ConfigError(
+                "--node-addresses", f'"{text}" is not an IP address', "Give addresses separated by commas"
+            )
+        found[addr] = None
+    return tuple(found)
+
+
+def _pod_cidrs(spec: api_objects.NodeSpec | None) -> tuple[str, ...]:
+    if spec is None:
+        return ()
+    return spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
+
+
+def _address(text: str, faults: list[str]) -> PackedAddr | None:
+    addr = parse_addr(text)
+    if addr is None:
+        faults.append(f'status.addresses: "{text}" is not an IP address')
+    return addr
+
+
+def _cidr(text: str, faults: list[str]) -> Cidr | None:
+    cidr = parse_cidr(text)
+    if cidr is None:
+        faults.append(f'spec.podCIDRs: "{text}" is not a CIDR')
+    return cidr

@@ -1,0 +1,153 @@
+"""EndpointSlices, made compact on arrival: one sorted `bytes` a slice instead of an object for each endpoint.
+
+A record is the address (4 or 16 bytes, network order) and one byte of flags: 5 or 17 bytes an endpoint, against about
+890 as decoded objects. All ports of a slice share its endpoints, so the blob is held once. Equal blobs mean equal
+endpoints: an event that changes nothing we read costs one comparison. Whatever else depends on our node alone (hints
+for its name and zone) fits the upper four flag bits, for the node is known when the slice arrives.
+Source: kubernetes v1.37.2 pkg/proxy/endpointslicecache.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntFlag
+from typing import NamedTuple
+
+import msgspec
+
+from ipvsproxy.model.addr import PackedAddr, is_bindable, parse_addr
+from ipvsproxy.model.api_objects import Endpoint, EndpointSlice
+from ipvsproxy.model.enums import Family, Protocol
+from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_SERVICE_NAME, ServiceName
+from ipvsproxy.model.notes import Note, gather
+
+_MAX_PORT = 0xFFFF
+_FAMILIES = {family.label: family for family in Family}
+_HINT = "Correct the EndpointSlice; what is not named here is in force"
+
+
+class EndpointFlags(IntFlag):
+    """The last byte of a record. LOCAL: on our own node."""
+
+    NONE = 0
+    READY = 0x01
+    SERVING = 0x02
+    TERMINATING = 0x04
+    LOCAL = 0x08
+
+
+# Plain integers for the compaction: an IntFlag's `|` costs a microsecond, more than the rest of an endpoint.
+_READY, _SERVING, _TERMINATING, _LOCAL = (flag.value for flag in EndpointFlags)
+_FLAGS = tuple(EndpointFlags(number) for number in range(0x10))
+
+
+class SlicePort(NamedTuple):
+    """One port of a slice: matched to a service port by name and protocol, it brings the real servers' port number."""
+
+    name: str
+    protocol: Protocol
+    port: int
+
+
+class CompactSlice(msgspec.Struct, frozen=True, gc=False):
+    """What we keep of one slice. `endpoints` holds each address once, sorted; see the module's first lines."""
+
+    service: ServiceName
+    family: Family
+    ports: tuple[SlicePort, ...]
+    endpoints: bytes
+
+    def records(self) -> Iterator[tuple[PackedAddr, EndpointFlags]]:
+        """The public form of the records, sorted by address."""
+        size = self.family.host_prefix_len // 8
+        for at in range(0, len(self.endpoints), size + 1):
+            yield PackedAddr(self.endpoints[at : at + size]), _FLAGS[self.endpoints[at + size]]
+
+
+def compact_slice(endpoint_slice: EndpointSlice, node_name: str) -> tuple[CompactSlice | None, tuple[Note, ...]]:
+    """The compact form, and at most one note on what was left out of it; `node_name` is ours.
+
+    None without a note where the slice is of no use by intent: of a headless Service, or of names instead of addresses.
+    """
+    metadata = endpoint_slice.metadata
+    faults: list[str] = []
+    compact = _compact(endpoint_slice, node_name, faults)
+    return compact, gather(f"EndpointSlice {metadata.namespace}/{metadata.name}", faults, _HINT)
+
+
+def _compact(endpoint_slice: EndpointSlice, node_name: str, faults: list[str]) -> CompactSlice | None:
+    metadata = endpoint_slice.metadata
+    labels = metadata.labels or {}
+    if LABEL_HEADLESS in labels or endpoint_slice.address_type == "FQDN":
+        return None
+    service = ServiceName(metadata.namespace, labels.get(LABEL_SERVICE_NAME, ""))
+    if not service.name or not service.namespace or not metadata.name:
+        faults.append(f"metadata.name, metadata.namespace or the label {LABEL_SERVICE_NAME} is missing")
+        return None
+    family = _FAMILIES.get(endpoint_slice.address_type)
+    if family is None:
+        faults.append(f'addressType: "{endpoint_slice.address_type}" is not IPv4, IPv6 or FQDN')
+        return None
+    ports = tuple(dict.fromkeys(_ports(endpoint_slice, faults)))
+    return CompactSlice(service, family, ports, _blob(endpoint_slice.endpoints or (), family, node_name, faults))
+
+
+def _ports(endpoint_slice: EndpointSlice, faults: list[str]) -> Iterator[SlicePort]:
+    """The ports that are right. A missing name is empty, a missing protocol TCP: the API server's defaults."""
+    for index, entry in enumerate(endpoint_slice.ports or ()):
+        protocol = Protocol.__members__.get(entry.protocol or "TCP")
+        if protocol is None:
+            faults.append(f'ports[{index}].protocol: "{entry.protocol}" is not TCP, UDP or SCTP')
+        elif entry.port is None:
+            faults.append(f"ports[{index}].port is missing; a slice for all ports is not supported")
+        elif not 0 < entry.port <= _MAX_PORT:
+            faults.append(f"ports[{index}].port: {entry.port} is not in 1..65535")
+        else:
+            yield SlicePort(entry.name or "", protocol, entry.port)
+
+
+def _blob(endpoints: tuple[Endpoint, ...], family: Family, node_name: str, faults: list[str]) -> bytes:
+    found: dict[PackedAddr, int] = {}
+    for index, endpoint in enumerate(endpoints):
+        addr = _address(endpoint, family, index, faults)
+        if addr is None:
+            continue
+        flags = _flags(endpoint, node_name)
+        found[addr] = preferred_flags(found[addr], flags) if addr in found else flags
+    return b"".join(sorted(addr + flags.to_bytes() for addr, flags in found.items()))
+
+
+def _address(endpoint: Endpoint, family: Family, index: int, faults: list[str]) -> PackedAddr | None:
+    """The first address: the others have had no meaning since discovery/v1."""
+    text = endpoint.addresses[0] if endpoint.addresses else ""
+    addr = parse_addr(text)
+    if addr is None or len(addr) * 8 != family.host_prefix_len:
+        faults.append(f'endpoints[{index}].addresses[0]: "{text}" is not an {family.label} address')
+        return None
+    if not is_bindable(addr):
+        faults.append(f"endpoints[{index}].addresses[0]: {text} is loopback, link-local, multicast or unspecified")
+        return None
+    return addr
+
+
+def _flags(endpoint: Endpoint, node_name: str) -> int:
+    """What the conditions say; missing ones mean ready, serving and not terminating."""
+    conditions = endpoint.conditions
+    flags = _LOCAL if node_name and endpoint.node_name == node_name else 0
+    if conditions is None:
+        return flags | _READY | _SERVING
+    if conditions.ready is not False:
+        flags |= _READY
+    if conditions.serving is not False:
+        flags |= _SERVING
+    return flags | _TERMINATING if conditions.terminating else flags
+
+
+def preferred_flags(one: int, other: int) -> int:
+    """Of two records for one address and port the one that counts: not terminating first, then the readier one.
+
+    Upstream lets the last of several non-terminating ones win, in no order; here every order gives the same answer.
+    """
+    return max(
+        one, other, key=lambda flags: (not flags & _TERMINATING, flags & _READY, flags & _SERVING, flags & _LOCAL)
+    )
