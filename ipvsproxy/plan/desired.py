@@ -1,0 +1,97 @@
+"""What all Services together want, kept by owner, so that one changed Service costs what it touches.
+
+An object lives while some owner wants it: a VIP stays bound while one port needs it (K19). Where two owners want the
+same object with other settings, the older owner's stand (rank: creation time, then name), whatever order their events
+came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from ipvsproxy.model.kernel_objects import ObjectId, Settings, State, empty_state
+from ipvsproxy.model.names import ServiceName
+
+FIXED = ServiceName("", "")  # the owner of sets, rules, sysctls and the link
+
+
+class OwnerPlan(msgspec.Struct, frozen=True):
+    """All objects that one owner wants. `created` is RFC 3339 text; empty sorts first."""
+
+    owner: ServiceName
+    created: str
+    objects: Mapping[ObjectId, Settings]
+
+    @property
+    def rank(self) -> tuple[str, ServiceName]:
+        """Smaller wins where two owners want one object."""
+        return self.created, self.owner
+
+
+class Desired:
+    """The plans in force, and for each object who wants it."""
+
+    def __init__(self) -> None:
+        self._plans: dict[ServiceName, OwnerPlan] = {}
+        self._holders: dict[ObjectId, tuple[ServiceName, ...]] = {}
+
+    def replace(self, owner: ServiceName, plan: OwnerPlan | None) -> list[ObjectId]:
+        """Put `plan` in the place of the owner's former one (None: it is gone); the objects that this touches."""
+        before = self._plans.pop(owner, None)
+        old = before.objects if before else {}
+        new = plan.objects if plan else {}
+        same_rank = before is not None and plan is not None and before.rank == plan.rank
+        touched = [ref for ref, settings in new.items() if not same_rank or old.get(ref) != settings]
+        for ref in old:
+            if ref not in new:
+                touched.append(ref)
+                self._release(ref, owner)
+        for ref in new:
+            if ref not in old:
+                self._holders[ref] = (*self._holders.get(ref, ()), owner)
+        if plan is not None:
+            self._plans[owner] = plan
+        return touched
+
+    def get(self, ref: ObjectId) -> Settings | None:
+        """The wanted settings of an object; None where nobody wants it."""
+        holders = self._holders.get(ref)
+        if holders is None:
+            return None
+        plan = (
+            self._plans[holders[0]]
+            if len(holders) == 1
+            else min((self._plans[o] for o in holders), key=lambda p: p.rank)
+        )
+        return plan.objects[ref]
+
+    def holders(self, ref: ObjectId) -> tuple[ServiceName, ...]:
+        """The owners that want this object."""
+        return self._holders.get(ref, ())
+
+    def __iter__(self) -> Iterator[ObjectId]:
+        """Every wanted object."""
+        return iter(self._holders)
+
+    def clear(self) -> None:
+        """Nobody wants anything."""
+        self._plans.clear()
+        self._holders.clear()
+
+    def state(self) -> State:
+        """All wanted objects with their settings."""
+        state = empty_state()
+        for ref in self._holders:
+            settings = self.get(ref)
+            if settings is not None:
+                state[ref[0]][ref[1]] = settings
+        return state
+
+    def _release(self, ref: ObjectId, owner: ServiceName) -> None:
+        left = tuple(holder for holder in self._holders[ref] if holder != owner)
+        if left:
+            self._holders[ref] = left
+        else:
+            del self._holders[ref]

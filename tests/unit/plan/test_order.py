@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from itertools import product
+
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, Operation, RuleTable, SetEntry, Verb, VirtualServer, empty_state
+from ipvsproxy.model.names import DUMMY_DEVICE
+from ipvsproxy.modes.ipvs.sets import ACCEPT_SETS
+from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered
+from tests.builders import addr, vs_key
+
+KEPT = {(Kind.SYSCTL, Verb.DELETE)}  # sysctls are the node's: set, never taken back
+HAVE_NO_SETTINGS = {Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.ADDRESS}
+KEY = vs_key("10.96.0.20", 80)
+ENTRY = SetEntry("KUBE-CLUSTER-IP", KEY.address, 6, 80)
+
+
+def test_every_verb_of_every_kind_has_its_place():
+    every = {(kind, verb) for kind, verb in product(Kind, Verb) if not (verb is Verb.EDIT and kind in HAVE_NO_SETTINGS)}
+    assert set(PHASE) == every - KEPT
+
+
+def test_an_address_is_bound_after_all_that_it_needs():
+    last = PHASE[Kind.ADDRESS, Verb.ADD]
+    before = (
+        Kind.SET,
+        Kind.RULES,
+        Kind.LINK,
+        Kind.VIRTUAL_SERVER,
+        Kind.REAL_SERVER,
+        Kind.ACCEPT_ENTRY,
+        Kind.BOUND_ENTRY,
+    )
+    assert all(PHASE[kind, Verb.ADD] < last for kind in before)
+
+
+def test_a_port_is_accepted_only_while_its_virtual_server_stands():
+    assert PHASE[Kind.VIRTUAL_SERVER, Verb.ADD] < PHASE[Kind.ACCEPT_ENTRY, Verb.ADD]
+    assert PHASE[Kind.ACCEPT_ENTRY, Verb.DELETE] < PHASE[Kind.VIRTUAL_SERVER, Verb.DELETE]
+
+
+def test_an_address_leaves_before_the_entry_that_closes_its_other_ports():
+    assert PHASE[Kind.ADDRESS, Verb.DELETE] < PHASE[Kind.BOUND_ENTRY, Verb.DELETE]
+
+
+def test_whatever_is_new_comes_before_whatever_goes():
+    assert max(n for (_, verb), n in PHASE.items() if verb is not Verb.DELETE) < min(
+        n for (_, verb), n in PHASE.items() if verb is Verb.DELETE
+    )
+
+
+def test_k38_masquerade_and_filter_rules_come_before_the_first_address_and_filter_before_nat():
+    operations = [
+        Operation(Verb.ADD, Kind.ADDRESS, KEY.address),
+        Operation(Verb.ADD, Kind.RULES, RuleTable("nat", Family.IPV4)),
+        Operation(Verb.EDIT, Kind.RULES, RuleTable("filter", Family.IPV6)),
+        Operation(Verb.ADD, Kind.RULES, RuleTable("filter", Family.IPV4)),
+    ]
+    keys = [operation.key for phase in ordered(operations, empty_state()) for operation in phase]
+    assert keys[-1] == KEY.address
+    assert keys.index(RuleTable("filter", Family.IPV4)) < keys.index(RuleTable("nat", Family.IPV4))
+
+
+def test_a_phase_holds_one_kind_and_one_verb():
+    operations = [Operation(verb, kind, ENTRY) for kind, verb in PHASE]
+    for phase in ordered(reversed(operations), empty_state()):
+        assert len({(operation.kind, operation.verb) for operation in phase}) == 1
+
+
+def test_an_accept_entry_needs_its_virtual_server():
+    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY)) == ((Kind.VIRTUAL_SERVER, KEY),)
+
+
+def test_an_address_needs_link_rules_and_its_closing_entry():
+    assert set(must_stand(Operation(Verb.ADD, Kind.ADDRESS, addr("fd00::1")))) == {
+        (Kind.LINK, DUMMY_DEVICE),
+        (Kind.RULES, RuleTable("filter", Family.IPV6)),
+        (Kind.RULES, RuleTable("nat", Family.IPV6)),
+        (Kind.BOUND_ENTRY, SetEntry("KUBE-6-IPVS-IPS", addr("fd00::1"))),
+    }
+
+
+def test_a_virtual_server_stays_while_any_set_accepts_its_port():
+    gone = must_be_gone(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY), ACCEPT_SETS)
+    assert (Kind.ACCEPT_ENTRY, ENTRY) in gone
+    assert len(gone) == len(ACCEPT_SETS[Family.IPV4])
+
+
+def test_a_closing_entry_stays_while_its_address_is_bound():
+    operation = Operation(Verb.DELETE, Kind.BOUND_ENTRY, SetEntry("KUBE-IPVS-IPS", KEY.address))
+    assert must_be_gone(operation, ACCEPT_SETS) == ((Kind.ADDRESS, KEY.address),)
+
+
+def test_an_accept_entry_left_over_without_its_virtual_server_goes_before_anything_is_bound():
+    operations = [Operation(Verb.ADD, Kind.ADDRESS, KEY.address), Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, ENTRY)]
+    assert [phase[0].kind for phase in ordered(operations, empty_state())] == [Kind.ACCEPT_ENTRY, Kind.ADDRESS]
+    applied = {**empty_state(), Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")}}
+    assert [phase[0].kind for phase in ordered(operations, applied)] == [Kind.ADDRESS, Kind.ACCEPT_ENTRY]
