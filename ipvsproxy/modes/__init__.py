@@ -1,0 +1,1 @@
+"""What a --proxy-mode plans: descriptions of kernel objects, nothing more. Pure."""

@@ -1,0 +1,26 @@
+"""What the sync thread and the dry run ask of a mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ipvsproxy.cluster.node import NodeView
+from ipvsproxy.cluster.services import ServiceView
+from ipvsproxy.cluster.slices import CompactSlice
+from ipvsproxy.model.enums import Family
+from ipvsproxy.plan.desired import OwnerPlan
+
+
+class Mode(Protocol):
+    """One --proxy-mode. Both calls are pure: the same input gives the same plan."""
+
+    name: str
+
+    accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
+
+    def fixed(self, node: NodeView) -> OwnerPlan:
+        """What stands whatever the Services are."""
+
+    def plan(self, view: ServiceView, slices: Sequence[CompactSlice]) -> OwnerPlan:
+        """What one Service wants."""

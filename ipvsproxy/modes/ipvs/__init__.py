@@ -1,0 +1,1 @@
+"""The ipvs mode: virtual servers, and the fixed sets, rules and sysctls around them. Pure."""

@@ -1,0 +1,80 @@
+"""The ipvs mode as the sync thread and the dry run see it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from ipvsproxy.cluster.node import NodeView
+from ipvsproxy.cluster.services import ServiceView
+from ipvsproxy.cluster.slices import CompactSlice
+from ipvsproxy.config.types import DetectLocalMode, ProxyConfig
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.model.names import DUMMY_DEVICE
+from ipvsproxy.modes.ipvs import rules, service, sets, sysctls
+from ipvsproxy.plan.desired import FIXED, OwnerPlan
+
+
+class IpvsOptions(msgspec.Struct, frozen=True):
+    """All that an ipvs plan depends on besides the cluster's objects.
+
+    `node_cidrs_are_local`: local pods are told by the pod networks of our Node object instead of `rules.local`.
+    `kernel_release` is (major, minor); None plans for a kernel that needs no work-around.
+    """
+
+    service: service.ServiceOptions
+    rules: rules.RuleOptions = rules.RuleOptions()
+    node_cidrs_are_local: bool = False
+    strict_arp: bool = False
+    kernel_release: tuple[int, int] | None = None
+
+
+def ipvs_options(
+    config: ProxyConfig, families: Collection[Family], kernel_release: tuple[int, int] | None = None
+) -> IpvsOptions:
+    """What `config` means for this mode, on a node that serves `families`."""
+    detect = config.detect_local_mode
+    local = rules.LocalTraffic()
+    if detect is DetectLocalMode.CLUSTER_CIDR:
+        local = rules.LocalTraffic(cidrs=config.cluster_cidrs)
+    elif detect is DetectLocalMode.BRIDGE_INTERFACE:
+        local = rules.LocalTraffic(interface=config.bridge_interface)
+    elif detect is DetectLocalMode.INTERFACE_NAME_PREFIX:
+        local = rules.LocalTraffic(interface=f"{config.interface_name_prefix}+")
+    return IpvsOptions(
+        service=service.ServiceOptions(frozenset(families), config.scheduler),
+        rules=rules.RuleOptions(config.masquerade_bit, config.masquerade_all, local),
+        node_cidrs_are_local=detect is DetectLocalMode.NODE_CIDR,
+        strict_arp=config.strict_arp,
+        kernel_release=kernel_release,
+    )
+
+
+class IpvsMode:
+    """Plans for IPVS."""
+
+    name = "ipvs"
+    accept_sets = sets.ACCEPT_SETS
+
+    def __init__(self, options: IpvsOptions) -> None:
+        self._options = options
+
+    def fixed(self, node: NodeView) -> OwnerPlan:
+        """Sysctls, sets, rules and the link: what stands whatever the Services are."""
+        options = self._options
+        families = options.service.families
+        rule_options = options.rules
+        if options.node_cidrs_are_local:
+            local = rules.LocalTraffic(cidrs=node.pod_cidrs)
+            rule_options = msgspec.structs.replace(rule_options, local=local)
+        objects = sysctls.sysctl_objects(strict_arp=options.strict_arp, kernel_release=options.kernel_release)
+        objects |= sets.set_objects(families)
+        objects |= rules.rule_objects(families, rule_options)
+        objects[Kind.LINK, DUMMY_DEVICE] = "dummy"
+        return OwnerPlan(FIXED, "", objects)
+
+    def plan(self, view: ServiceView, slices: Sequence[CompactSlice]) -> OwnerPlan:
+        """What one Service wants."""
+        return service.plan_service(view, slices, self._options.service)

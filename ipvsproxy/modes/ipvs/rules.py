@@ -1,0 +1,241 @@
+"""The fixed iptables layer. Source: kubernetes v1.37.2 pkg/proxy/ipvs/proxier.go; its rules are n1…, f1… here.
+
+A packet to a VIP passes nat PREROUTING or OUTPUT (mark what needs SNAT), filter INPUT (only known ports of a VIP), then
+IPVS, which sits at LOCAL_IN and LOCAL_OUT, then nat POSTROUTING (masquerade what is marked). All that varies with
+Services stands in ipsets, so the rules depend on the configuration alone and no Service change ever rewrites them.
+
+differs: a rule on a set is always there, also while the set is empty, where it matches nothing; kube-proxy leaves it
+out then. differs: a ping to a VIP is answered and TCP to a port that is no Service's is reset at once; kube-proxy sends
+port-unreachable.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ipvsproxy.model.addr import Cidr, family_of
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, Match, ObjectId, Option, Rule, RuleLayer, RuleTable, Settings
+from ipvsproxy.model.names import DEFAULT_MASQUERADE_BIT, set_name
+from ipvsproxy.modes.ipvs import sets
+from ipvsproxy.plan.rule_text import canonical_layer
+
+SERVICES = "KUBE-SERVICES"
+POSTROUTING = "KUBE-POSTROUTING"
+NODE_PORT = "KUBE-NODE-PORT"
+LOAD_BALANCER = "KUBE-LOAD-BALANCER"
+MARK_MASQ = "KUBE-MARK-MASQ"
+FORWARD = "KUBE-FORWARD"
+PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
+SOURCE_RANGES = "KUBE-SOURCE-RANGES-FIREWALL"
+IPVS_FILTER = "KUBE-IPVS-FILTER"
+IPVS_OUT_FILTER = "KUBE-IPVS-OUT-FILTER"
+
+NAT_CHAINS = (SERVICES, POSTROUTING, NODE_PORT, LOAD_BALANCER, MARK_MASQ)
+FILTER_CHAINS = (FORWARD, NODE_PORT, PROXY_FIREWALL, SOURCE_RANGES, IPVS_FILTER, IPVS_OUT_FILTER)
+OWN_CHAINS = {
+    RuleTable(table, family): chains
+    for table, chains in (("filter", FILTER_CHAINS), ("nat", NAT_CHAINS))
+    for family in Family
+}
+
+
+class LocalTraffic(msgspec.Struct, frozen=True):
+    """How a packet from a local pod is told: by source network (one a family), or by the interface it came in on.
+
+    All empty: it cannot be told. `interface` is a name, or a prefix that ends in "+".
+    """
+
+    cidrs: tuple[Cidr, ...] = ()
+    interface: str = ""
+
+
+class RuleOptions(msgspec.Struct, frozen=True):
+    """All that the layer depends on."""
+
+    masquerade_bit: int = DEFAULT_MASQUERADE_BIT
+    masquerade_all: bool = False
+    local: LocalTraffic = LocalTraffic()
+
+
+def rule_objects(families: frozenset[Family], options: RuleOptions) -> dict[ObjectId, Settings]:
+    """Our part of each table of these families."""
+    objects: dict[ObjectId, Settings] = {}
+    for family in sorted(families):
+        objects[Kind.RULES, RuleTable("filter", family)] = canonical_layer(filter_layer(family, options))
+        objects[Kind.RULES, RuleTable("nat", family)] = canonical_layer(nat_layer(family, options))
+    return objects
+
+
+def nat_layer(family: Family, options: RuleOptions) -> RuleLayer:
+    """Which packets are source-NATed. differs: our jumps stand first and are moved up again when others pass them."""
+    return RuleLayer(
+        NAT_CHAINS,
+        (
+            _jump("PREROUTING", SERVICES, "kubernetes service portals"),
+            _jump("OUTPUT", SERVICES, "kubernetes service portals"),
+            _jump("POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
+        ),
+        (
+            *_services_rules(family, options),
+            *_postrouting_rules(family, options),
+            *_node_port_rules(family),
+            Rule(LOAD_BALANCER, "RETURN", _commented(family, sets.LOAD_BALANCER_LOCAL, "dst,dst")),  # n4
+            Rule(LOAD_BALANCER, MARK_MASQ),  # n18
+            Rule(
+                MARK_MASQ, "MARK", target_options=(Option("--set-xmark", f"{_mark(options)}/{_mark(options)}"),)
+            ),  # n24
+        ),
+    )
+
+
+def _services_rules(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
+    """n1, n3, n11 to n17, n19, n20: the chain ends for each VIP and port, so that no later rule takes the packet."""
+    return (
+        Rule(SERVICES, "RETURN", source="127.0.0.0/8" if family is Family.IPV4 else "::1/128"),
+        Rule(SERVICES, LOAD_BALANCER, _commented(family, sets.LOAD_BALANCER, "dst,dst")),
+        _cluster_ip_masquerade(family, options),
+        Rule(SERVICES, MARK_MASQ, _commented(family, sets.EXTERNAL_IP, "dst,dst")),
+        *_external_accepts(family, sets.EXTERNAL_IP),
+        *_external_accepts(family, sets.EXTERNAL_IP_LOCAL),
+        Rule(SERVICES, NODE_PORT, (_addrtype("--dst-type"),)),
+        Rule(SERVICES, "ACCEPT", (_in_set(family, sets.CLUSTER_IP, "dst,dst"),)),
+        Rule(SERVICES, "ACCEPT", (_in_set(family, sets.LOAD_BALANCER, "dst,dst"),)),
+    )
+
+
+def _cluster_ip_masquerade(family: Family, options: RuleOptions) -> Rule:
+    """n11: the one rule that masqueradeAll and detect-local decide.
+
+    Where local pods cannot be told, only what the node itself sends (source = a VIP) is masqueraded (K02).
+    """
+    local = options.local
+    cidr = next((str(cidr) for cidr in local.cidrs if family_of(cidr.network) is family), "")
+    if options.masquerade_all:
+        direction, source, interface = "dst,dst", "", ""
+    elif cidr:
+        direction, source, interface = "dst,dst", f"! {cidr}", ""
+    elif local.interface:
+        direction, source, interface = "dst,dst", "", f"! {local.interface}"
+    else:
+        direction, source, interface = "src,dst", "", ""
+    return Rule(
+        SERVICES, MARK_MASQ, _commented(family, sets.CLUSTER_IP, direction), source=source, in_interface=interface
+    )
+
+
+def _external_accepts(family: Family, base: str) -> tuple[Rule, Rule]:
+    """n13 to n16: to an external address from neither a bridge nor this host, and to one that is bound here."""
+    not_bridged = Match("physdev", (Option("--physdev-is-in", negated=True),))
+    return (
+        Rule(
+            SERVICES,
+            "ACCEPT",
+            (*_commented(family, base, "dst,dst"), not_bridged, _addrtype("--src-type", negated=True)),
+        ),
+        Rule(SERVICES, "ACCEPT", (*_commented(family, base, "dst,dst"), _addrtype("--dst-type"))),
+    )
+
+
+def _postrouting_rules(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
+    """n2, n21 to n23: hairpin, then return what is not marked, clear our bit (K05: tunnels inherit it), masquerade."""
+    mark = _mark(options)
+    return (
+        Rule(POSTROUTING, "MASQUERADE", _commented(family, sets.LOOP_BACK, "dst,dst,src")),
+        Rule(POSTROUTING, "RETURN", (Match("mark", (Option("--mark", f"{mark}/{mark}", negated=True),)),)),
+        Rule(POSTROUTING, "MARK", target_options=(Option("--set-xmark", f"{mark}/0x0"),)),
+        Rule(
+            POSTROUTING,
+            "MASQUERADE",
+            (_comment("kubernetes service traffic requiring SNAT"),),
+            (Option("--random-fully"),),
+        ),
+    )
+
+
+def _node_port_rules(family: Family) -> tuple[Rule, ...]:
+    """n5 to n10: for each protocol, Local node ports keep their client's address, others are masqueraded."""
+    rows = (
+        ("tcp", sets.NODE_PORT_LOCAL_TCP, sets.NODE_PORT_TCP, "dst"),
+        ("udp", sets.NODE_PORT_LOCAL_UDP, sets.NODE_PORT_UDP, "dst"),
+        ("sctp", sets.NODE_PORT_LOCAL_SCTP, sets.NODE_PORT_SCTP, "dst,dst"),
+    )
+    return tuple(
+        Rule(NODE_PORT, target, _commented(family, base, direction), protocol=protocol)
+        for protocol, local, cluster, direction in rows
+        for base, target in ((local, "RETURN"), (cluster, MARK_MASQ))
+    )
+
+
+def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
+    """What may reach a VIP, what is forwarded, who may use a load balancer's address."""
+    established = Match("conntrack", (Option("--ctstate", "RELATED,ESTABLISHED"),))
+    marked = Match("mark", (Option("--mark", f"{_mark(options)}/{_mark(options)}"),))
+    return RuleLayer(
+        FILTER_CHAINS,
+        (
+            _jump("INPUT", IPVS_FILTER, "kubernetes ipvs access filter"),
+            _jump("INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
+            _jump("INPUT", NODE_PORT, "kubernetes health check rules"),
+            _jump("FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
+            _jump("FORWARD", FORWARD, "kubernetes forwarding rules"),
+            _jump("OUTPUT", IPVS_OUT_FILTER, "kubernetes ipvs access filter"),
+        ),
+        (
+            Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding rules"), marked)),  # f6
+            Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding conntrack rule"), established)),  # f7
+            Rule(NODE_PORT, "ACCEPT", _commented(family, sets.HEALTH_CHECK_NODE_PORT, "dst")),  # f8
+            Rule(PROXY_FIREWALL, SOURCE_RANGES, _commented(family, sets.LOAD_BALANCER_FW, "dst,dst")),  # f1
+            Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_CIDR, "dst,dst,src")),  # f2
+            Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_IP, "dst,dst,src")),  # f3
+            Rule(SOURCE_RANGES, "DROP"),  # f4
+            *_vip_filter_rules(family),
+        ),
+    )
+
+
+def _vip_filter_rules(family: Family) -> tuple[Rule, ...]:
+    """f9 to f14: a bound address answers on service ports and to ping, and refuses all else actively (K31)."""
+    new = Match("conntrack", (Option("--ctstate", "NEW"),))
+    bound = _in_set(family, sets.IPVS_IPS, "dst")
+    if family is Family.IPV4:
+        protocol, echo, unreachable = "icmp", Match("icmp", (Option("--icmp-type", "8"),)), "icmp-port-unreachable"
+    else:
+        protocol, echo, unreachable = (
+            "ipv6-icmp",
+            Match("icmp6", (Option("--icmpv6-type", "128"),)),
+            "icmp6-port-unreachable",
+        )
+    accepts = (sets.LOAD_BALANCER, sets.CLUSTER_IP, sets.EXTERNAL_IP, sets.EXTERNAL_IP_LOCAL)
+    return (
+        *(Rule(IPVS_FILTER, "RETURN", (_in_set(family, base, "dst,dst"),)) for base in accepts),
+        Rule(IPVS_FILTER, "RETURN", (_in_set(family, sets.HEALTH_CHECK_NODE_PORT, "dst"),)),
+        Rule(IPVS_FILTER, "RETURN", (echo, bound), protocol=protocol),
+        # A stream whose Service went away must hear a reset: port-unreachable does not end an established TCP stream.
+        Rule(IPVS_FILTER, "REJECT", (new, bound), (Option("--reject-with", "tcp-reset"),), protocol="tcp"),
+        Rule(IPVS_FILTER, "REJECT", (new, bound), (Option("--reject-with", unreachable),)),
+    )
+
+
+def _jump(chain: str, target: str, comment: str) -> Rule:
+    return Rule(chain, target, (_comment(comment),))
+
+
+def _comment(text: str) -> Match:
+    return Match("comment", (Option("--comment", text),))
+
+
+def _in_set(family: Family, base: str, direction: str) -> Match:
+    return Match("set", (Option("--match-set", f"{set_name(base, family)} {direction}"),))
+
+
+def _commented(family: Family, base: str, direction: str) -> tuple[Match, Match]:
+    return (_comment(sets.COMMENTS[base]), _in_set(family, base, direction))
+
+
+def _addrtype(option: str, *, negated: bool = False) -> Match:
+    return Match("addrtype", (Option(option, "LOCAL", negated),))
+
+
+def _mark(options: RuleOptions) -> str:
+    return f"{1 << options.masquerade_bit:#x}"

@@ -1,0 +1,104 @@
+"""The 17 ipsets of a family, as one table. Source: kubernetes v1.37.2 pkg/proxy/ipvs/{proxier,ipset}.go.
+
+The kind of a set's entries is their place in the order of changes (plan/order.py). The comment is not stored in the
+set: it is the comment of the rules that match on it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, SetSpec, Settings
+from ipvsproxy.model.names import set_name
+
+LOOP_BACK = "KUBE-LOOP-BACK"
+CLUSTER_IP = "KUBE-CLUSTER-IP"
+EXTERNAL_IP = "KUBE-EXTERNAL-IP"
+EXTERNAL_IP_LOCAL = "KUBE-EXTERNAL-IP-LOCAL"
+LOAD_BALANCER = "KUBE-LOAD-BALANCER"
+LOAD_BALANCER_FW = "KUBE-LOAD-BALANCER-FW"
+LOAD_BALANCER_LOCAL = "KUBE-LOAD-BALANCER-LOCAL"
+LOAD_BALANCER_SOURCE_IP = "KUBE-LOAD-BALANCER-SOURCE-IP"
+LOAD_BALANCER_SOURCE_CIDR = "KUBE-LOAD-BALANCER-SOURCE-CIDR"
+NODE_PORT_TCP = "KUBE-NODE-PORT-TCP"
+NODE_PORT_LOCAL_TCP = "KUBE-NODE-PORT-LOCAL-TCP"
+NODE_PORT_UDP = "KUBE-NODE-PORT-UDP"
+NODE_PORT_LOCAL_UDP = "KUBE-NODE-PORT-LOCAL-UDP"
+NODE_PORT_SCTP = "KUBE-NODE-PORT-SCTP-HASH"
+NODE_PORT_LOCAL_SCTP = "KUBE-NODE-PORT-LOCAL-SCTP-HASH"
+HEALTH_CHECK_NODE_PORT = "KUBE-HEALTH-CHECK-NODE-PORT"
+IPVS_IPS = "KUBE-IPVS-IPS"
+
+BITMAP_PORT = "bitmap:port"
+HASH_IP = "hash:ip"
+HASH_IP_PORT = "hash:ip,port"
+HASH_IP_PORT_IP = "hash:ip,port,ip"
+HASH_IP_PORT_NET = "hash:ip,port,net"
+
+
+class SetRow(NamedTuple):
+    """One set: its IPv4 name, its type, the kind of its entries, the comment of its rules."""
+
+    base: str
+    type_name: str
+    entry_kind: Kind
+    comment: str
+
+
+_SUPPORT, _ACCEPT, _BOUND = Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY
+
+SETS: tuple[SetRow, ...] = (
+    SetRow(LOOP_BACK, HASH_IP_PORT_IP, _SUPPORT,
+           "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose"),
+    SetRow(CLUSTER_IP, HASH_IP_PORT, _ACCEPT,
+           "Kubernetes service cluster ip + port for masquerade purpose"),
+    SetRow(EXTERNAL_IP, HASH_IP_PORT, _ACCEPT,
+           "Kubernetes service external ip + port for masquerade and filter purpose"),
+    SetRow(EXTERNAL_IP_LOCAL, HASH_IP_PORT, _ACCEPT,
+           "Kubernetes service external ip + port with externalTrafficPolicy=local"),
+    SetRow(LOAD_BALANCER, HASH_IP_PORT, _ACCEPT,
+           "Kubernetes service lb portal"),
+    SetRow(LOAD_BALANCER_FW, HASH_IP_PORT, _SUPPORT,
+           "Kubernetes service load balancer ip + port for load balancer with sourceRange"),
+    SetRow(LOAD_BALANCER_LOCAL, HASH_IP_PORT, _SUPPORT,
+           "Kubernetes service load balancer ip + port with externalTrafficPolicy=local"),
+    SetRow(LOAD_BALANCER_SOURCE_IP, HASH_IP_PORT_IP, _SUPPORT,
+           "Kubernetes service load balancer ip + port + source IP for packet filter purpose"),
+    SetRow(LOAD_BALANCER_SOURCE_CIDR, HASH_IP_PORT_NET, _SUPPORT,
+           "Kubernetes service load balancer ip + port + source cidr for packet filter purpose"),
+    SetRow(NODE_PORT_TCP, BITMAP_PORT, _SUPPORT,
+           "Kubernetes nodeport TCP port for masquerade purpose"),
+    SetRow(NODE_PORT_LOCAL_TCP, BITMAP_PORT, _SUPPORT,
+           "Kubernetes nodeport TCP port with externalTrafficPolicy=local"),
+    SetRow(NODE_PORT_UDP, BITMAP_PORT, _SUPPORT,
+           "Kubernetes nodeport UDP port for masquerade purpose"),
+    SetRow(NODE_PORT_LOCAL_UDP, BITMAP_PORT, _SUPPORT,
+           "Kubernetes nodeport UDP port with externalTrafficPolicy=local"),
+    SetRow(NODE_PORT_SCTP, HASH_IP_PORT, _SUPPORT,
+           "Kubernetes nodeport SCTP port for masquerade purpose with type 'hash ip:port'"),
+    SetRow(NODE_PORT_LOCAL_SCTP, HASH_IP_PORT, _SUPPORT,
+           "Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type 'hash ip:port'"),
+    SetRow(HEALTH_CHECK_NODE_PORT, BITMAP_PORT, _SUPPORT,
+           "Kubernetes health check node port"),
+    SetRow(IPVS_IPS, HASH_IP, _BOUND,
+           "Addresses on the ipvs interface"),
+)  # fmt: skip
+
+COMMENTS = {row.base: row.comment for row in SETS}
+ENTRY_KINDS = {row.base: row.entry_kind for row in SETS}
+ENTRY_KIND_BY_NAME = {set_name(row.base, family): row.entry_kind for row in SETS for family in Family}
+ACCEPT_SETS = {
+    family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.ACCEPT_ENTRY)
+    for family in Family
+}
+
+
+def set_objects(families: frozenset[Family]) -> dict[ObjectId, Settings]:
+    """The sets to create for these families."""
+    objects: dict[ObjectId, Settings] = {}
+    for family in sorted(families):
+        for row in SETS:
+            name: Key = set_name(row.base, family)
+            objects[Kind.SET, name] = SetSpec(row.type_name, None if row.type_name == BITMAP_PORT else family)
+    return objects

@@ -1,0 +1,244 @@
+"""The fixed layer: which rules there are and in which order they must stand. Whole texts: tests/golden."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ipvsproxy.model.addr import parse_cidr
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, RuleLayer, RuleTable
+from ipvsproxy.model.names import set_name
+from ipvsproxy.modes.ipvs import rules, sets
+from ipvsproxy.modes.ipvs.rules import LocalTraffic, RuleOptions, filter_layer, nat_layer
+from ipvsproxy.plan.rule_text import rule_text
+
+FAMILIES = [pytest.param(family, id=family.label) for family in Family]
+BOTH_CIDRS = tuple(cidr for text in ("10.244.0.0/16", "fd00:10:244::/56") if (cidr := parse_cidr(text)))
+
+
+def texts(layer: RuleLayer, chain: str = "") -> list[str]:
+    return [rule_text(rule) for rule in layer.rules if chain in {"", rule.chain}]
+
+
+def nat(family=Family.IPV4, **options):
+    return nat_layer(family, RuleOptions(**options))
+
+
+def filtering(family=Family.IPV4, **options):
+    return filter_layer(family, RuleOptions(**options))
+
+
+# The ids are those of the differences page's source: chain, what it matches on, target. A name alone is a set's.
+PRESENT = """\
+n1  nat KUBE-SERVICES -s RETURN
+n2  nat KUBE-POSTROUTING KUBE-LOOP-BACK MASQUERADE
+n3  nat KUBE-SERVICES KUBE-LOAD-BALANCER KUBE-LOAD-BALANCER
+n4  nat KUBE-LOAD-BALANCER KUBE-LOAD-BALANCER-LOCAL RETURN
+n5  nat KUBE-NODE-PORT KUBE-NODE-PORT-LOCAL-TCP RETURN
+n6  nat KUBE-NODE-PORT KUBE-NODE-PORT-TCP KUBE-MARK-MASQ
+n7  nat KUBE-NODE-PORT KUBE-NODE-PORT-LOCAL-UDP RETURN
+n8  nat KUBE-NODE-PORT KUBE-NODE-PORT-UDP KUBE-MARK-MASQ
+n9  nat KUBE-NODE-PORT KUBE-NODE-PORT-LOCAL-SCTP-HASH RETURN
+n10 nat KUBE-NODE-PORT KUBE-NODE-PORT-SCTP-HASH KUBE-MARK-MASQ
+n11 nat KUBE-SERVICES KUBE-CLUSTER-IP KUBE-MARK-MASQ
+n12 nat KUBE-SERVICES KUBE-EXTERNAL-IP KUBE-MARK-MASQ
+n13 nat KUBE-SERVICES KUBE-EXTERNAL-IP ACCEPT
+n15 nat KUBE-SERVICES KUBE-EXTERNAL-IP-LOCAL ACCEPT
+n17 nat KUBE-SERVICES --dst-type KUBE-NODE-PORT
+n18 nat KUBE-LOAD-BALANCER - KUBE-MARK-MASQ
+n19 nat KUBE-SERVICES KUBE-CLUSTER-IP ACCEPT
+n20 nat KUBE-SERVICES KUBE-LOAD-BALANCER ACCEPT
+n21 nat KUBE-POSTROUTING --mark RETURN
+n22 nat KUBE-POSTROUTING - MARK
+n23 nat KUBE-POSTROUTING requiring MASQUERADE
+n24 nat KUBE-MARK-MASQ - MARK
+f1  filter KUBE-PROXY-FIREWALL KUBE-LOAD-BALANCER-FW KUBE-SOURCE-RANGES-FIREWALL
+f2  filter KUBE-SOURCE-RANGES-FIREWALL KUBE-LOAD-BALANCER-SOURCE-CIDR RETURN
+f3  filter KUBE-SOURCE-RANGES-FIREWALL KUBE-LOAD-BALANCER-SOURCE-IP RETURN
+f4  filter KUBE-SOURCE-RANGES-FIREWALL - DROP
+f6  filter KUBE-FORWARD --mark ACCEPT
+f7  filter KUBE-FORWARD RELATED,ESTABLISHED ACCEPT
+f8  filter KUBE-NODE-PORT KUBE-HEALTH-CHECK-NODE-PORT ACCEPT
+f9  filter KUBE-IPVS-FILTER KUBE-LOAD-BALANCER RETURN
+f10 filter KUBE-IPVS-FILTER KUBE-CLUSTER-IP RETURN
+f11 filter KUBE-IPVS-FILTER KUBE-EXTERNAL-IP RETURN
+f12 filter KUBE-IPVS-FILTER KUBE-EXTERNAL-IP-LOCAL RETURN
+f13 filter KUBE-IPVS-FILTER KUBE-HEALTH-CHECK-NODE-PORT RETURN
+f14 filter KUBE-IPVS-FILTER KUBE-IPVS-IPS REJECT
+"""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("row", [pytest.param(line.split()[1:], id=line.split()[0]) for line in PRESENT.splitlines()])
+def test_a_rule_of_kube_proxy_is_there_whatever_the_sets_hold(row, family):
+    table, chain, matched, target = row
+    layer = {"nat": nat, "filter": filtering}[table](family)
+    word = set_name(matched, family) if matched.startswith("KUBE-") else matched
+    found = [
+        text
+        for text in texts(layer, chain)
+        if re.search(rf" -j {target}( |$)", text) and (matched == "-" or word in text.split())
+    ]
+    assert found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_rule_stands_in_a_chain_of_ours_and_jumps_only_to_those_or_to_a_target(family):
+    for layer in (nat(family), filtering(family)):
+        targets = {"ACCEPT", "DROP", "MARK", "MASQUERADE", "REJECT", "RETURN", *layer.chains}
+        assert all(rule.chain in layer.chains and rule.target in targets for rule in layer.rules)
+        assert all(jump.chain not in layer.chains and jump.target in layer.chains for jump in layer.jumps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_set_is_matched_by_some_rule(family):
+    whole = " ".join([*texts(nat(family)), *texts(filtering(family))]).split()
+    assert [row.base for row in sets.SETS if set_name(row.base, family) not in whole] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_comment_on_a_rule_about_a_set_is_the_sets_own(family):
+    by_name = {set_name(row.base, family): row.comment for row in sets.SETS}
+    checked = 0
+    for rule in (*nat(family).rules, *filtering(family).rules):
+        options = {option.name: option.value for match in rule.matches for option in match.options}
+        if "--comment" in options and "--match-set" in options:
+            assert options["--comment"] == by_name[options["--match-set"].split()[0]]
+            checked += 1
+    assert checked == 19
+
+
+# Order
+
+
+def test_traffic_from_loopback_is_left_alone_first():
+    assert texts(nat(), "KUBE-SERVICES")[0] == "-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN"
+    assert texts(nat(Family.IPV6), "KUBE-SERVICES")[0] == "-A KUBE-SERVICES -s ::1/128 -j RETURN"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_services_are_looked_up_in_kube_proxys_order(family):
+    targets = [rule.target for rule in nat(family).rules if rule.chain == "KUBE-SERVICES"]
+    assert targets == [
+        "RETURN", "KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-MARK-MASQ", "ACCEPT", "ACCEPT", "ACCEPT", "ACCEPT",
+        "KUBE-NODE-PORT", "ACCEPT", "ACCEPT",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("bit,mark", [pytest.param(14, "0x4000", id="bit 14"), pytest.param(31, "0x80000000", id="31")])
+def test_k05_what_is_not_marked_returns_then_the_mark_is_cleared_then_masqueraded(family, bit, mark):
+    chain = texts(nat(family, masquerade_bit=bit), "KUBE-POSTROUTING")
+    masquerade = '-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully'
+    assert chain[1:] == [
+        f"-A KUBE-POSTROUTING -m mark ! --mark {mark}/{mark} -j RETURN",
+        f"-A KUBE-POSTROUTING -j MARK --set-xmark {mark}/0x0",
+        f"-A KUBE-POSTROUTING {masquerade}",
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_k03_the_hairpin_rule_comes_before_the_mark_is_asked(family):
+    first = texts(nat(family), "KUBE-POSTROUTING")[0]
+    assert f"--match-set {set_name(sets.LOOP_BACK, family)} dst,dst,src -j MASQUERADE" in first
+
+
+def test_the_mark_is_one_bit_everywhere():
+    whole = " ".join([*texts(nat(masquerade_bit=10)), *texts(filtering(masquerade_bit=10))])
+    assert set(re.findall(r"0x[0-9a-f]+", whole)) == {"0x400", "0x0"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_k31_the_filter_lets_known_ports_and_ping_pass_then_resets_tcp_then_refuses_the_rest(family):
+    chain = [rule for rule in filtering(family).rules if rule.chain == "KUBE-IPVS-FILTER"]
+    ping, reset, refuse = map(rule_text, chain[5:])
+    assert [rule.target for rule in chain[:6]] == ["RETURN"] * 6
+    bound = f"-m set --match-set {set_name(sets.IPVS_IPS, family)} dst"
+    icmp, echo, unreachable = {
+        Family.IPV4: ("icmp", "-m icmp --icmp-type 8", "icmp-port-unreachable"),
+        Family.IPV6: ("ipv6-icmp", "-m icmp6 --icmpv6-type 128", "icmp6-port-unreachable"),
+    }[family]
+    assert ping == f"-A KUBE-IPVS-FILTER -p {icmp} {echo} {bound} -j RETURN"
+    assert reset == (f"-A KUBE-IPVS-FILTER -p tcp -m conntrack --ctstate NEW {bound} -j REJECT --reject-with tcp-reset")
+    assert refuse == f"-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW {bound} -j REJECT --reject-with {unreachable}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_jumps_stand_in_kube_proxys_order(family):
+    jumps = [(jump.chain, jump.target) for layer in (nat(family), filtering(family)) for jump in layer.jumps]
+    assert jumps == [
+        ("PREROUTING", "KUBE-SERVICES"),
+        ("OUTPUT", "KUBE-SERVICES"),
+        ("POSTROUTING", "KUBE-POSTROUTING"),
+        ("INPUT", "KUBE-IPVS-FILTER"),
+        ("INPUT", "KUBE-PROXY-FIREWALL"),
+        ("INPUT", "KUBE-NODE-PORT"),
+        ("FORWARD", "KUBE-PROXY-FIREWALL"),
+        ("FORWARD", "KUBE-FORWARD"),
+        ("OUTPUT", "KUBE-IPVS-OUT-FILTER"),
+    ]
+
+
+# What the configuration decides
+
+MASQUERADE = '-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set'
+
+
+@pytest.mark.parametrize(
+    "options,before,direction",
+    [
+        pytest.param({}, "", "src,dst", id="nothing tells local pods: only what has a VIP as source"),
+        pytest.param({"local": LocalTraffic(cidrs=BOTH_CIDRS)}, "! -s {cidr} ", "dst,dst", id="a network"),
+        pytest.param({"local": LocalTraffic(interface="cni0")}, "! -i cni0 ", "dst,dst", id="a bridge"),
+        pytest.param({"local": LocalTraffic(interface="cali+")}, "! -i cali+ ", "dst,dst", id="an interface prefix"),
+        pytest.param({"masquerade_all": True}, "", "dst,dst", id="everything"),
+        pytest.param(
+            {"masquerade_all": True, "local": LocalTraffic(cidrs=BOTH_CIDRS)}, "", "dst,dst", id="everything wins"
+        ),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_masqueraded_on_its_way_to_a_cluster_ip(options, before, direction, family):
+    cidr = BOTH_CIDRS[0] if family is Family.IPV4 else BOTH_CIDRS[1]
+    (rule,) = (text for text in texts(nat(family, **options)) if MASQUERADE in text)
+    name = set_name(sets.CLUSTER_IP, family)
+    assert rule == f"-A KUBE-SERVICES {before.format(cidr=cidr)}{MASQUERADE} {name} {direction} -j KUBE-MARK-MASQ"
+
+
+def test_k02_a_family_without_a_network_of_its_own_masquerades_what_the_node_sends():
+    local = LocalTraffic(cidrs=BOTH_CIDRS[:1])
+    (rule,) = (text for text in texts(nat(Family.IPV6, local=local)) if MASQUERADE in text)
+    assert "KUBE-6-CLUSTER-IP src,dst" in rule
+    assert " -s " not in rule
+
+
+# The families
+
+
+def as_ipv6(text: str) -> str:
+    """An IPv4 rule with what IPv6 calls differently."""
+    text = re.sub(r"--match-set (\S+)", lambda found: f"--match-set {set_name(found[1], Family.IPV6)}", text)
+    text = text.replace("-s 127.0.0.0/8", "-s ::1/128")
+    text = text.replace("-p icmp -m icmp --icmp-type 8", "-p ipv6-icmp -m icmp6 --icmpv6-type 128")
+    return text.replace("icmp-port-unreachable", "icmp6-port-unreachable")
+
+
+@pytest.mark.parametrize("layer", [pytest.param(nat, id="nat"), pytest.param(filtering, id="filter")])
+def test_ipv6_differs_from_ipv4_only_in_names_of_sets_loopback_and_icmp(layer):
+    assert [as_ipv6(text) for text in texts(layer(Family.IPV4))] == texts(layer(Family.IPV6))
+
+
+def test_only_tables_of_served_families_are_planned():
+    objects = rules.rule_objects(frozenset({Family.IPV6}), RuleOptions())
+    assert list(objects) == [
+        (Kind.RULES, RuleTable("filter", Family.IPV6)),
+        (Kind.RULES, RuleTable("nat", Family.IPV6)),
+    ]
+
+
+def test_every_chain_of_the_layers_is_known_as_ours():
+    for family in Family:
+        assert set(nat(family).chains) == set(rules.OWN_CHAINS[RuleTable("nat", family)])
+        assert set(filtering(family).chains) == set(rules.OWN_CHAINS[RuleTable("filter", family)])
