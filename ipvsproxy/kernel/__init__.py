@@ -1,0 +1,1 @@
+"""The kernel edge: one file a subsystem behind the Protocols of api.py. Only here: pyroute2, gnlpy and iptc."""

@@ -1,0 +1,265 @@
+"""An in-memory kernel with the real one's error numbers: what builds on the edge is tested without root.
+
+It passes the same contract tests as the real edge (tests/contract). It counts messages as the real edge would send them
+and calls `after_message` behind each, so that a test can look at every state that traffic could meet.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from ipvsproxy.kernel.api import Kernel
+from ipvsproxy.model import real_servers
+from ipvsproxy.model.enums import Family, VirtualServerFlags
+from ipvsproxy.model.kernel_objects import (
+    Kind,
+    ObjectId,
+    Operation,
+    SetEntry,
+    SetSpec,
+    State,
+    Verb,
+    VirtualServer,
+    VirtualServerKey,
+    empty_state,
+)
+from ipvsproxy.model.names import DUMMY_DEVICE
+from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, as_observed
+
+SCHEDULERS = frozenset({"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"})
+_IPVS_VERSION = 0x010201
+_CONN_TAB_SIZE = 4096
+_ENTRY_KINDS = frozenset({Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY})
+
+
+class FakeKernel:
+    """The state of one network namespace, and the edge to it (`kernel`).
+
+    `faults` answers an operation with an error number instead of carrying it out, by (verb, kind, key); `messages`
+    counts.
+    """
+
+    def __init__(self, families: frozenset[Family] = frozenset(Family)) -> None:
+        self.state: State = empty_state()
+        self.state[Kind.SYSCTL] = dict.fromkeys(_BOOT_SYSCTLS, "0")
+        self.foreign_services: list[ObservedVirtualServer] = []
+        self.timeouts = (900, 120, 300)
+        self.messages = 0
+        self.faults: dict[tuple[Verb, Kind, object], int] = {}
+        self.after_message: Callable[[], None] = lambda: None
+        self.kernel = Kernel(
+            ipvs=_FakeIpvs(self),
+            addresses=_FakeAddresses(self),
+            ipsets=_FakeIPSets(self),
+            rules=_FakeRules(self, families),
+            sysctls=_FakeSysctls(self),
+        )
+
+    def message(self) -> None:
+        """One message has been handled."""
+        self.messages += 1
+        self.after_message()
+
+    def fault(self, operation: Operation) -> int:
+        """The error number that a test has put in the way of this operation, or 0."""
+        return self.faults.get((operation.verb, operation.kind, operation.key), 0)
+
+
+_BOOT_SYSCTLS = (
+    "net.ipv4.vs.conntrack",
+    "net.ipv4.vs.conn_reuse_mode",
+    "net.ipv4.vs.expire_nodest_conn",
+    "net.ipv4.vs.expire_quiescent_template",
+    "net.ipv4.ip_forward",
+    "net.ipv4.conf.all.arp_ignore",
+    "net.ipv4.conf.all.arp_announce",
+)
+
+
+class _FakeSubsystem:
+    """One operation, one message; subclasses say what each verb answers."""
+
+    kinds: frozenset[Kind]
+
+    def __init__(self, fake: FakeKernel) -> None:
+        self._fake = fake
+
+    def apply(self, operations: Sequence[Operation]) -> list[int]:
+        """Carry out one after the other."""
+        results = []
+        for operation in operations:
+            results.append(self._fake.fault(operation) or self._one(operation))
+            self._fake.message()
+        return results
+
+    def read(self) -> State:
+        """A copy of what is there."""
+        return {kind: dict(self._fake.state[kind]) for kind in self.kinds}
+
+    def _one(self, operation: Operation) -> int:
+        raise TypeError(operation)
+
+    def _put(self, operation: Operation) -> int:
+        self._fake.state[operation.kind][operation.key] = operation.settings
+        return 0
+
+    def _drop(self, operation: Operation, missing: int) -> int:
+        return 0 if self._fake.state[operation.kind].pop(operation.key, None) is not None else missing
+
+    def _has(self, ref: ObjectId) -> bool:
+        return ref[1] in self._fake.state[ref[0]]
+
+
+class _FakeIpvs(_FakeSubsystem):
+    """Errors as in net/netfilter/ipvs/ip_vs_ctl.c."""
+
+    kinds = frozenset({Kind.VIRTUAL_SERVER, Kind.REAL_SERVER})
+
+    def _one(self, operation: Operation) -> int:
+        if operation.kind is Kind.REAL_SERVER:
+            return self._real_server(operation)
+        exists = self._has((Kind.VIRTUAL_SERVER, operation.key))
+        if operation.verb is Verb.DELETE:
+            self._fake.state[Kind.REAL_SERVER].pop(operation.key, None)
+            return self._drop(operation, errno.ESRCH)
+        if operation.verb is Verb.ADD and exists:
+            return errno.EEXIST
+        if operation.verb is Verb.EDIT and not exists:
+            return errno.ESRCH
+        if isinstance(operation.settings, VirtualServer) and operation.settings.scheduler not in SCHEDULERS:
+            return errno.ENOENT
+        self._fake.state[Kind.REAL_SERVER].setdefault(operation.key, b"")
+        return self._put(operation)
+
+    def _real_server(self, operation: Operation) -> int:
+        key, record = operation.key, operation.settings
+        if not isinstance(key, VirtualServerKey) or not isinstance(record, bytes):
+            raise TypeError(operation)
+        if not self._has((Kind.VIRTUAL_SERVER, key)):
+            return errno.ESRCH
+        blob = self._fake.state[Kind.REAL_SERVER][key]
+        records = {real_servers.identity(r): r for r in real_servers.split(bytes(blob), len(key.address))}  # type: ignore[arg-type]
+        same = real_servers.identity(record)
+        if (same in records) == (operation.verb is Verb.ADD):
+            return errno.EEXIST if operation.verb is Verb.ADD else errno.ENOENT
+        records.pop(same, None)
+        if operation.verb is not Verb.DELETE:
+            records[same] = record
+        self._fake.state[Kind.REAL_SERVER][key] = real_servers.join(records.values())
+        return 0
+
+    def dump(self) -> IpvsTable:
+        """Ordinary services first, then the foreign ones that the test has put there."""
+        state = self._fake.state
+        ordinary = (
+            _observed(key, settings, state[Kind.REAL_SERVER].get(key, b""))
+            for key, settings in state[Kind.VIRTUAL_SERVER].items()
+        )
+        return IpvsTable(_IPVS_VERSION, _CONN_TAB_SIZE, (*ordinary, *self._fake.foreign_services))
+
+    def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
+        """0 keeps what is there."""
+        asked = (tcp_s, tcp_fin_s, udp_s)
+        self._fake.timeouts = tuple(new or old for new, old in zip(asked, self._fake.timeouts, strict=True))  # type: ignore[assignment]
+        self._fake.message()
+        return 0
+
+
+def _observed(key: object, settings: object, servers: object) -> ObservedVirtualServer:
+    if (
+        not isinstance(key, VirtualServerKey)
+        or not isinstance(settings, VirtualServer)
+        or not isinstance(servers, bytes)
+    ):
+        raise TypeError(key)
+    observed = as_observed(key, settings, servers)
+    return msgspec.structs.replace(observed, flags=observed.flags | VirtualServerFlags.HASHED)
+
+
+class _FakeAddresses(_FakeSubsystem):
+    """Errors as in net/ipv4/devinet.c and net/ipv6/addrconf.c."""
+
+    kinds = frozenset({Kind.LINK, Kind.ADDRESS})
+
+    def _one(self, operation: Operation) -> int:
+        if operation.kind is Kind.LINK:
+            return self._link(operation)
+        if not self._has((Kind.LINK, DUMMY_DEVICE)):
+            return errno.ENODEV
+        if operation.verb is Verb.DELETE:
+            return self._drop(operation, errno.EADDRNOTAVAIL)
+        return errno.EEXIST if self._has((Kind.ADDRESS, operation.key)) else self._put(operation)
+
+    def _link(self, operation: Operation) -> int:
+        if operation.verb is Verb.DELETE:
+            self._fake.state[Kind.ADDRESS].clear()
+            return self._drop(operation, errno.ENODEV)
+        return errno.EEXIST if self._has((Kind.LINK, operation.key)) else self._put(operation)
+
+
+class _FakeIPSets(_FakeSubsystem):
+    """Entries of one set and verb travel in one message; both verbs are idempotent. Errors as in ip_set_core.c."""
+
+    kinds = frozenset({Kind.SET}) | _ENTRY_KINDS
+
+    def apply(self, operations: Sequence[Operation]) -> list[int]:
+        """One message for each run of entries of one set and verb."""
+        results: list[int] = []
+        for _, run in groupby(operations, key=self._message_of):
+            results.extend(self._fake.fault(operation) or self._one(operation) for operation in run)
+            self._fake.message()
+        return results
+
+    @staticmethod
+    def _message_of(operation: Operation) -> tuple[object, Verb]:
+        return operation.key.set_name if isinstance(operation.key, SetEntry) else operation.key, operation.verb
+
+    def _one(self, operation: Operation) -> int:
+        if isinstance(operation.key, SetEntry):
+            if not self._has((Kind.SET, operation.key.set_name)):
+                return errno.ENOENT
+            if operation.verb is Verb.DELETE:
+                self._drop(operation, 0)
+                return 0
+            return self._put(operation)
+        if operation.verb is Verb.DELETE:
+            for kind in _ENTRY_KINDS:
+                for entry in [e for e in self._entries(kind) if e.set_name == operation.key]:
+                    del self._fake.state[kind][entry]
+            return self._drop(operation, errno.ENOENT)
+        existing = self._fake.state[Kind.SET].get(operation.key)
+        if isinstance(existing, SetSpec) and existing != operation.settings:
+            return errno.EEXIST
+        return self._put(operation)
+
+    def _entries(self, kind: Kind) -> Iterator[SetEntry]:
+        return (key for key in self._fake.state[kind] if isinstance(key, SetEntry))
+
+
+class _FakeRules(_FakeSubsystem):
+    """One commit an operation."""
+
+    kinds = frozenset({Kind.RULES})
+
+    def __init__(self, fake: FakeKernel, families: frozenset[Family]) -> None:
+        super().__init__(fake)
+        self.families = families
+
+    def _one(self, operation: Operation) -> int:
+        if operation.verb is Verb.DELETE:
+            self._drop(operation, 0)
+            return 0
+        return self._put(operation)
+
+
+class _FakeSysctls(_FakeSubsystem):
+    """Writes to what exists."""
+
+    kinds = frozenset({Kind.SYSCTL})
+
+    def _one(self, operation: Operation) -> int:
+        return self._put(operation) if self._has((Kind.SYSCTL, operation.key)) else errno.ENOENT

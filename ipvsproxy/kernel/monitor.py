@@ -1,0 +1,151 @@
+"""What others do to kube-ipvs0: lost addresses and changes of the link, as events, from a thread of its own.
+
+A raw socket subscribed to link and address notifications. Nearly all of them are about other links or tell of
+additions, our own thousands at start among them; they are dropped by message type or by the index in the fixed header.
+
+Whether an address went by our own hand cannot be told from its notification: IPv4's carries the port id of the socket
+that asked, IPv6's carries 0 (net/ipv6/addrconf.c, inet6_ifa_notify). So every loss is reported by value, and whoever
+holds the mirror of what should be there compares: an address that it has just deleted is not in it any more.
+
+When the kernel drops notifications (ENOBUFS), the event says so: read the addresses again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from ipvsproxy.errors import KernelError
+from ipvsproxy.kernel.addresses import (
+    IFLA_IFNAME,
+    LINK_HEADER,
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_NEWLINK,
+    decode_address,
+    find_link,
+)
+from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket, open_netlink, read_attributes, split_messages
+from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.names import DUMMY_DEVICE
+
+# include/uapi/linux/rtnetlink.h, if.h
+RTMGRP_LINK: Final = 0x001
+RTMGRP_IPV4_IFADDR: Final = 0x010
+RTMGRP_IPV6_IFADDR: Final = 0x100
+IFF_UP: Final = 1
+
+_NAME = DUMMY_DEVICE.encode() + b"\0"
+_RECEIVE_BYTES = 64 << 10
+
+
+class DeviceChange(StrEnum):
+    """What happened to kube-ipvs0."""
+
+    ADDRESS_LOST = "address lost"
+    LINK_APPEARED = "link appeared"
+    LINK_GONE = "link gone"
+    LINK_UP = "link up"
+    LINK_DOWN = "link down"  # the kernel removes all IPv6 addresses then, with an event for each
+    EVENTS_LOST = "events lost"
+
+
+class DeviceChanged(msgspec.Struct, frozen=True):
+    """One change of kube-ipvs0, made by anybody; `address` for ADDRESS_LOST only."""
+
+    change: DeviceChange
+    address: PackedAddr | None = None
+
+
+class _Device(msgspec.Struct, frozen=True):
+    index: int
+    up: bool
+
+
+class AddressMonitor:
+    """Tells `on_event` what happens to kube-ipvs0, in the network namespace in which it is made and from then on."""
+
+    def __init__(
+        self,
+        on_event: Callable[[DeviceChanged], None],
+        open_socket: Callable[[int, int], socket.socket] = open_netlink,
+        query: NetlinkSocket | None = None,
+    ) -> None:
+        self._on_event = on_event
+        self._socket = open_socket(NETLINK_ROUTE, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._query = query or NetlinkSocket(NETLINK_ROUTE, f"the link {DUMMY_DEVICE}")
+        self._device = self._find_device()
+
+    def run(self) -> None:
+        """Report until `stop` is called. Raises KernelError where the socket fails."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while all(fd != self._wake for fd, _ in poll.poll()):
+            self._receive()
+
+    def stop(self) -> None:
+        """Make `run` return; from any thread."""
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Give the descriptors back, once `run` has returned."""
+        self._socket.close()
+        os.close(self._wake)
+
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise KernelError("cannot watch network links", error.errno or errno.EIO) from error
+            self._device = self._find_device()
+            self._on_event(DeviceChanged(DeviceChange.EVENTS_LOST))
+            return
+        for message_type, _, _, body in split_messages(received):
+            self._handle(message_type, body)
+
+    def _handle(self, message_type: int, body: bytes) -> None:
+        if message_type == RTM_DELADDR and self._device is not None:
+            address = decode_address(body, self._device.index)
+            if address is not None:
+                self._on_event(DeviceChanged(DeviceChange.ADDRESS_LOST, address))
+        elif message_type in {RTM_NEWLINK, RTM_DELLINK}:
+            self._handle_link(message_type, body)
+
+    def _handle_link(self, message_type: int, body: bytes) -> None:
+        family, _, index, flags, _ = LINK_HEADER.unpack_from(body)
+        known = self._device is not None and self._device.index == index
+        if family != socket.AF_UNSPEC or not (known or _NAME in body):  # bridges tell of their ports by AF_BRIDGE
+            return
+        named = read_attributes(body, LINK_HEADER.size).get(IFLA_IFNAME) == _NAME
+        if message_type == RTM_NEWLINK and named:
+            self._become(_Device(index, bool(flags & IFF_UP)))
+        elif known:
+            self._become(None)
+
+    def _become(self, device: _Device | None) -> None:
+        """Remember what the link is now, and tell what that changes."""
+        before, self._device = self._device, device
+        if device == before:
+            return
+        if device is None:
+            change = DeviceChange.LINK_GONE
+        elif before is None or before.index != device.index:
+            change = DeviceChange.LINK_APPEARED
+        else:
+            change = DeviceChange.LINK_UP if device.up else DeviceChange.LINK_DOWN
+        self._on_event(DeviceChanged(change))
+
+    def _find_device(self) -> _Device | None:
+        link = find_link(self._query, DUMMY_DEVICE)
+        self._query.close()
+        return None if link is None else _Device(link.index, bool(link.flags & IFF_UP))

@@ -1,0 +1,83 @@
+"""Kernel settings, through the files below /proc/sys.
+
+A key is `net.ipv4.ip_forward`; where a part has a dot of its own (an interface's name) the key is written with
+slashes, `net/ipv4/conf/eth0.100/arp_ignore`, as in sysctl(8). What /proc/sys shows depends on the reading thread's
+network namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ipvsproxy.errors import KernelError
+from ipvsproxy.model.kernel_objects import Key, Kind, Operation, Settings, State, Verb
+
+PROC_SYS = Path("/proc/sys")
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)", re.ASCII)
+
+
+class ProcSysctls:
+    """Meets `kernel.api.Sysctls`; `names` are the keys that `read` returns where they exist."""
+
+    kinds = frozenset({Kind.SYSCTL})
+
+    def __init__(self, names: Iterable[str], root: Path = PROC_SYS) -> None:
+        self._names = tuple(sorted(names))
+        self._root = root
+
+    def apply(self, operations: Sequence[Operation]) -> list[int]:
+        """Write each value; one error number each. Nothing can be deleted: EPERM."""
+        return [self._apply_one(operation) for operation in operations]
+
+    def read(self) -> State:
+        """The values of those of our names that exist, surrounding blanks removed. Raises KernelError."""
+        found: dict[Key, Settings] = {}
+        for name in self._names:
+            try:
+                found[name] = sysctl_path(name, self._root).read_text().strip()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise KernelError(f"cannot read sysctl {name}", error.errno or errno.EIO) from error
+        return {Kind.SYSCTL: found}
+
+    def _apply_one(self, operation: Operation) -> int:
+        if operation.verb is Verb.DELETE:
+            return errno.EPERM
+        try:
+            _write(sysctl_path(str(operation.key), self._root), str(operation.settings))
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+
+def _write(path: Path, value: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT, which hides that there is no such setting
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def sysctl_path(name: str, root: Path = PROC_SYS) -> Path:
+    """The file of a setting: dots separate, unless there is a slash in the name."""
+    return root / (name if "/" in name else name.replace(".", "/"))
+
+
+def kernel_release(root: Path = PROC_SYS) -> tuple[int, int]:
+    """Major and minor version of the running kernel. Raises KernelError where they cannot be read."""
+    path = root / "kernel/osrelease"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise KernelError(f"cannot read the kernel's version from {path}", error.errno or errno.EIO) from error
+    match = _RELEASE.match(text)
+    if not match:
+        raise KernelError(
+            f"cannot read the kernel's version from {path}", errno.EINVAL, why=f"it says {text.strip()!r}"
+        )
+    return int(match[1]), int(match[2])

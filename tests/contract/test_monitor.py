@@ -1,0 +1,123 @@
+"""What the monitor hears from a real kernel; the fake has no notifications."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyroute2 import IPRoute
+
+from ipvsproxy.kernel.addresses import NetlinkAddresses
+from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged
+from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.kernel_objects import Kind, Operation, Verb
+from ipvsproxy.model.names import DUMMY_DEVICE
+from tests.builders import addr
+
+VIPS = ["10.96.0.20", "fd00::20"]
+LINK = Operation(Verb.ADD, Kind.LINK, DUMMY_DEVICE, "dummy")
+
+
+class Heard:
+    """The events of a monitor that runs in a thread, in the network namespace of the test."""
+
+    def __init__(self) -> None:
+        self._events: queue.Queue[DeviceChanged] = queue.Queue()
+        self._monitor = AddressMonitor(self._events.put)
+        self._thread = threading.Thread(target=self._monitor.run)
+        self._thread.start()
+
+    def next(self) -> tuple[DeviceChange, bytes | None]:
+        event = self._events.get(timeout=30)
+        return event.change, event.address
+
+    def nothing_more(self, ip: IPRoute) -> bool:
+        """Whether the next event is that of something that is done now."""
+        ip.link("set", ifname=DUMMY_DEVICE, state="up")
+        return self.next() == (DeviceChange.LINK_UP, None)
+
+    def stop(self) -> None:
+        self._monitor.stop()
+        self._thread.join(30)
+        self._monitor.close()
+
+
+@pytest.fixture
+def addresses(pick: Callable, kernel_kind: str) -> NetlinkAddresses:
+    if kernel_kind == "fake":
+        pytest.skip("the fake kernel has no notifications")
+    made = pick(None, NetlinkAddresses)
+    assert made.apply([LINK, *[Operation(Verb.ADD, Kind.ADDRESS, addr(vip)) for vip in VIPS]]) == [0, 0, 0]
+    return made
+
+
+@pytest.fixture
+def heard(addresses: NetlinkAddresses) -> Iterator[Heard]:  # noqa: ARG001  # for its effect
+    made = Heard()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def ip(addresses: NetlinkAddresses) -> Iterator[IPRoute]:  # noqa: ARG001  # for its effect
+    """Somebody else."""
+    with IPRoute() as made:
+        yield made
+
+
+@pytest.mark.parametrize("vip", VIPS)
+def test_an_address_that_somebody_deletes_is_told(heard, ip, vip):
+    """K42: one VIP deleted from kube-ipvs0."""
+    ip.addr("del", index=ip.link_lookup(ifname=DUMMY_DEVICE)[0], address=vip, prefixlen=32 if "." in vip else 128)
+    assert heard.next() == (DeviceChange.ADDRESS_LOST, addr(vip))
+
+
+def test_a_flush_tells_of_every_address(heard, ip):
+    """K42: flush all."""
+    ip.flush_addr(index=ip.link_lookup(ifname=DUMMY_DEVICE)[0])
+    assert {heard.next(), heard.next()} == {(DeviceChange.ADDRESS_LOST, addr(vip)) for vip in VIPS}
+
+
+def test_our_own_deletions_are_told_like_any_other(heard, addresses):
+    assert addresses.apply([Operation(Verb.DELETE, Kind.ADDRESS, addr(vip)) for vip in VIPS]) == [0, 0]
+    assert [heard.next(), heard.next()] == [(DeviceChange.ADDRESS_LOST, addr(vip)) for vip in VIPS]
+
+
+def test_our_own_additions_are_not_told(heard, addresses, ip):
+    more = [PackedAddr(b"\x0a\x60\x01" + bytes([n])) for n in range(200)]
+    assert addresses.apply([Operation(Verb.ADD, Kind.ADDRESS, vip) for vip in more]) == [0] * 200
+    assert heard.nothing_more(ip)
+
+
+def test_other_links_are_not_told(heard, ip):
+    ip.link("add", ifname="other0", kind="dummy")
+    other = ip.link_lookup(ifname="other0")[0]
+    ip.addr("add", index=other, address="192.0.2.1", prefixlen=32)
+    ip.addr("del", index=other, address="192.0.2.1", prefixlen=32)
+    ip.link("del", index=other)
+    assert heard.nothing_more(ip)
+
+
+def test_a_link_that_goes_up_and_down_tells_so_and_of_the_ipv6_addresses_that_went(heard, ip):
+    """K42: set it UP, and down again."""
+    Path(f"/proc/sys/net/ipv6/conf/{DUMMY_DEVICE}/addr_gen_mode").write_text("1")  # no address of its own
+    ip.link("set", ifname=DUMMY_DEVICE, state="up")
+    assert heard.next() == (DeviceChange.LINK_UP, None)
+    ip.link("set", ifname=DUMMY_DEVICE, state="down")
+    assert {heard.next(), heard.next()} == {
+        (DeviceChange.LINK_DOWN, None),
+        (DeviceChange.ADDRESS_LOST, addr("fd00::20")),
+    }
+
+
+def test_a_link_that_is_renamed_deleted_or_made_is_told(heard, ip, addresses):
+    """K42: rename it, delete it."""
+    ip.link("set", index=ip.link_lookup(ifname=DUMMY_DEVICE)[0], ifname="else0")
+    assert heard.next() == (DeviceChange.LINK_GONE, None)
+    assert addresses.apply([LINK]) == [0]
+    assert heard.next() == (DeviceChange.LINK_APPEARED, None)
+    ip.link("del", ifname=DUMMY_DEVICE)
+    assert heard.next() == (DeviceChange.LINK_GONE, None)

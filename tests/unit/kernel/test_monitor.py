@@ -1,0 +1,170 @@
+"""Which notifications become events, from messages as the kernel multicasts them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ipvsproxy.errors import KernelError
+from ipvsproxy.kernel.addresses import (
+    IFLA_IFNAME,
+    LINK_HEADER,
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+)
+from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged
+from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket
+from ipvsproxy.model.names import DUMMY_DEVICE
+from tests.builders import addr
+from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, broken, error, message
+from tests.unit.kernel.test_addresses import INDEX, attribute, bound
+
+UP, DOWN = 1, 0
+OTHER = 2
+
+
+def link(index: int = INDEX, name: str = DUMMY_DEVICE, flags: int = DOWN, family: int = socket.AF_UNSPEC) -> bytes:
+    header = LINK_HEADER.pack(family, 1, index, flags, 0xFFFFFFFF)
+    return header + attribute(IFLA_IFNAME, name.encode() + b"\0")
+
+
+def tell(message_type: int, body: bytes) -> bytes:
+    return message(message_type, 0, body)
+
+
+class Kernel:
+    """The link as it is when asked for, and a place to put notifications."""
+
+    def __init__(self) -> None:
+        self.there: bytes | None = link()
+        self.put, self.taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.events: list[DeviceChanged] = []
+
+    def answer(self, batch: list[Sent]) -> list[bytes]:
+        (sent,) = batch
+        assert sent.message_type == RTM_GETLINK
+        return [error(sent, errno.ENODEV) if self.there is None else message(RTM_NEWLINK, sent.sequence, self.there)]
+
+    def monitor(self) -> AddressMonitor:
+        query = NetlinkSocket(NETLINK_ROUTE, "the link", lambda _: ScriptedSocket(self.answer))
+        return AddressMonitor(self.events.append, lambda _protocol, _groups: self.taken, query)
+
+    def play(self, *notifications: bytes) -> list[tuple[DeviceChange, bytes | None]]:
+        """The events of a monitor that meets these notifications and is stopped behind them."""
+        monitor = self.monitor()
+        for notification in notifications:
+            self.put.send(notification)
+            monitor._receive()
+        monitor.stop()
+        monitor.run()
+        monitor.close()
+        return [(event.change, event.address) for event in self.events]
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+    yield kernel
+    kernel.put.close()
+    kernel.taken.close()
+
+
+@pytest.mark.parametrize("text", ["10.96.0.1", "fd00::1"])
+def test_a_lost_address_is_told_by_value(kernel, text):
+    assert kernel.play(tell(RTM_DELADDR, bound(text))) == [(DeviceChange.ADDRESS_LOST, addr(text))]
+
+
+@pytest.mark.parametrize(
+    "notification",
+    [
+        pytest.param(tell(RTM_NEWADDR, bound("10.96.0.1")), id="an address was added"),
+        pytest.param(tell(RTM_DELADDR, bound("10.96.0.1", index=OTHER)), id="another link has lost an address"),
+        pytest.param(tell(RTM_DELADDR, bound("fe80::1", prefix_len=64)), id="a link-local address went"),
+        pytest.param(tell(RTM_NEWLINK, link(OTHER, "eth0", UP)), id="another link went up"),
+        pytest.param(tell(RTM_DELLINK, link(OTHER, "eth0")), id="another link went"),
+        pytest.param(tell(RTM_NEWLINK, link(OTHER, "xkube-ipvs0")), id="another link has a name that ends in ours"),
+        pytest.param(tell(RTM_NEWLINK, link()), id="something else about our link changed"),
+        pytest.param(tell(RTM_DELLINK, link(family=socket.AF_BRIDGE)), id="our link left a bridge"),
+    ],
+)
+def test_what_does_not_concern_our_link_is_dropped(kernel, notification):
+    assert kernel.play(notification) == []
+
+
+@pytest.mark.parametrize(
+    "there, notifications, changes",
+    [
+        pytest.param(link(), [tell(RTM_NEWLINK, link(flags=UP))], ["LINK_UP"], id="it goes up"),
+        pytest.param(link(flags=UP), [tell(RTM_NEWLINK, link())], ["LINK_DOWN"], id="it goes down"),
+        pytest.param(link(), [tell(RTM_DELLINK, link())], ["LINK_GONE"], id="it is deleted"),
+        pytest.param(link(), [tell(RTM_NEWLINK, link(name="else0"))], ["LINK_GONE"], id="it gets another name"),
+        pytest.param(None, [tell(RTM_NEWLINK, link(4))], ["LINK_APPEARED"], id="it is made"),
+        pytest.param(
+            None, [tell(RTM_NEWLINK, link(4)), tell(RTM_NEWLINK, link(4))], ["LINK_APPEARED"], id="told twice"
+        ),
+        pytest.param(
+            link(),
+            [tell(RTM_DELLINK, link()), tell(RTM_NEWLINK, link(4)), tell(RTM_DELADDR, bound("10.96.0.1", 4))],
+            ["LINK_GONE", "LINK_APPEARED", "ADDRESS_LOST"],
+            id="another one takes its place and is watched in turn",
+        ),
+    ],
+)
+def test_changes_of_our_link_are_told(kernel, there, notifications, changes):
+    kernel.there = there
+    assert [change.name for change, _ in kernel.play(*notifications)] == changes
+
+
+def test_several_notifications_may_come_in_one_piece(kernel):
+    piece = tell(RTM_DELADDR, bound("10.96.0.1")) + tell(RTM_NEWLINK, link(flags=UP))
+    assert [change for change, _ in kernel.play(piece)] == [DeviceChange.ADDRESS_LOST, DeviceChange.LINK_UP]
+
+
+class Failing:
+    """A socket whose receiving fails."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def recv(self, _: int) -> bytes:
+        raise broken(self._number)
+
+
+def test_lost_notifications_are_told_and_the_link_is_looked_up_again(kernel):
+    kernel.there = None
+    monitor = kernel.monitor()
+    kernel.there = link()
+    monitor._socket = Failing(errno.ENOBUFS)
+    monitor._receive()
+    monitor._socket = kernel.taken
+    kernel.put.send(tell(RTM_DELADDR, bound("10.96.0.1")))
+    monitor._receive()
+    monitor.close()
+    assert [event.change for event in kernel.events] == [DeviceChange.EVENTS_LOST, DeviceChange.ADDRESS_LOST]
+
+
+def test_any_other_failure_ends_the_thread_with_its_reason(kernel):
+    monitor = kernel.monitor()
+    monitor._socket = Failing(errno.ENOMEM)
+    with pytest.raises(KernelError, match="cannot watch network links: ENOMEM"):
+        monitor._receive()
+    monitor._socket = kernel.taken
+    monitor.close()
+
+
+def test_stop_wakes_a_monitor_that_waits(kernel):
+    monitor = kernel.monitor()
+    thread = threading.Thread(target=monitor.run)
+    thread.start()
+    kernel.put.send(tell(RTM_DELADDR, bound("10.96.0.1")))
+    monitor.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    monitor.close()
