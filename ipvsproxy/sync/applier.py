@@ -1,0 +1,126 @@
+"""Wanted minus applied, sent in order, with what each answer means. Mirror → kernel.
+
+The mirror learns what the kernel has acknowledged and nothing else, so whatever was refused stays a difference. A
+refused object waits for its retry; what may not be sent before it (plan/order.py) waits with it; all else goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import structlog
+
+from ipvsproxy.clock import Clock
+from ipvsproxy.errors import describe_errno
+from ipvsproxy.kernel.api import Kernel
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, Verb, format_key
+from ipvsproxy.plan.desired import FIXED, Desired
+from ipvsproxy.plan.diff import acknowledge, diff
+from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
+from ipvsproxy.sync.mirror import Mirror
+from ipvsproxy.sync.outcomes import Outcome, hint, judge
+from ipvsproxy.sync.retries import Retries
+
+log = structlog.get_logger()
+
+
+class Applier:
+    """Carries differences out, and knows which objects are refused or wait."""
+
+    def __init__(
+        self, kernel: Kernel, mirror: Mirror, desired: Desired, accept_sets: dict[Family, tuple[str, ...]], clock: Clock
+    ) -> None:
+        self.refused: Retries[ObjectId] = Retries(clock)
+        self.waiting: dict[ObjectId, None] = {}
+        self.carried_out = 0
+        self._kernel = kernel
+        self._mirror = mirror
+        self._desired = desired
+        self._accept_sets = accept_sets
+        self._refused_now: set[ObjectId] = set()
+
+    def apply(self, refs: Iterable[ObjectId]) -> None:
+        """Make the kernel's objects `refs` what is wanted."""
+        refs = dict.fromkeys(refs)
+        for ref in refs:
+            self.waiting.pop(ref, None)
+        self._refused_now = set()
+        for phase in ordered(diff(refs, self._desired.get, self._mirror.applied), self._mirror.applied):
+            self._send(phase)
+        for ref in refs:
+            if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
+                tries = self.refused.succeeded(ref)
+                log.info("operation_recovered", object=f"{ref[0]} {format_key(*ref)}", tries=tries)
+
+    def due(self) -> list[ObjectId]:
+        """What is to be tried again now, with all that waits for something."""
+        return [*self.refused.due(), *self.waiting]
+
+    def _send(self, phase: Sequence[Operation]) -> None:
+        """One phase: what may go goes in one batch; what exists or is gone already follows once as the other verb."""
+        again = self._send_batch([operation for operation in phase if self._may_go(operation)])
+        for operation in self._send_batch(again):
+            self._refuse(operation, errno.EAGAIN)
+
+    def _send_batch(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Send, and act on each answer; the operations that must follow as the other verb."""
+        done: list[Operation] = []
+        again: list[Operation] = []
+        for operation, number in zip(operations, self._kernel.apply(operations), strict=True):
+            match judge(operation, number):
+                case Outcome.DONE:
+                    done.append(operation)
+                case Outcome.EDIT_INSTEAD:
+                    again.append(msgspec.structs.replace(operation, verb=Verb.EDIT))
+                case Outcome.ADD_INSTEAD:
+                    again.append(msgspec.structs.replace(operation, verb=Verb.ADD))
+                case Outcome.UNKNOWN:
+                    self._mirror.distrust((operation.kind,))
+                    self._refuse(operation, number)
+                case Outcome.REFUSED:
+                    self._refuse(operation, number)
+        acknowledge(self._mirror.applied, done)
+        self.carried_out += len(done)
+        if log.is_enabled_for(logging.DEBUG):
+            for operation in done:
+                log.debug("operation_applied", operation=str(operation))
+        return again
+
+    def _may_go(self, operation: Operation) -> bool:
+        applied = self._mirror.applied
+        ready = all(self._stands(ref) for ref in must_stand(operation)) and not any(
+            key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets)
+        )
+        if not ready:
+            self.waiting[operation.kind, operation.key] = None
+        return ready
+
+    def _stands(self, ref: ObjectId) -> bool:
+        """Whether it is there; rules only count in the form wanted now."""
+        kind, key = ref
+        found = self._mirror.applied[kind].get(key)
+        return found is not None and (kind is not Kind.RULES or found == self._desired.get(ref))
+
+    def _refuse(self, operation: Operation, number: int) -> None:
+        """Put the object on the retry list; said once, then counted."""
+        ref = (operation.kind, operation.key)
+        tries = self.refused.failed(ref)
+        self._refused_now.add(ref)
+        if tries > 1:
+            tell = log.debug
+        elif number == errno.EAGAIN:
+            tell = log.warning  # somebody is in the way for a moment
+        else:
+            tell = log.error
+        tell(
+            "operation_refused",
+            operation=str(operation),
+            services=sorted(str(owner) for owner in self._desired.holders(ref) if owner != FIXED),
+            errno=describe_errno(number),
+            hint=hint(operation, number),
+            tries=tries,
+        )

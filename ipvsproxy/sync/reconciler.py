@@ -1,0 +1,147 @@
+"""One sync: changes → plans of the touched Services → what they touch → applier.
+
+Nothing here reads the kernel; without news and without anything to retry a sync sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+import structlog
+
+from ipvsproxy.clock import Clock
+from ipvsproxy.cluster.tracker import Changes, Tracker
+from ipvsproxy.kernel.api import Kernel
+from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
+from ipvsproxy.model.addr import Cidr, format_host_prefix
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, State
+from ipvsproxy.model.names import ServiceName
+from ipvsproxy.modes.base import Mode
+from ipvsproxy.plan.desired import FIXED, Desired
+from ipvsproxy.sync.applier import Applier
+from ipvsproxy.sync.mirror import Mirror
+
+log = structlog.get_logger()
+
+# A node cannot do without these two: they serve before the rest is programmed (K38).
+_SERVE_FIRST = (ServiceName("default", "kubernetes"), ServiceName("kube-system", "kube-dns"))
+
+
+class SyncResult(msgspec.Struct, frozen=True):
+    """What one sync did: operations carried out, objects refused, objects waiting for those, when to try again."""
+
+    services: int
+    operations: int
+    refused: int
+    waiting: int
+    retry_at: float | None
+
+
+class Reconciler:
+    """Owns desired state, mirror and retry list; used by one thread."""
+
+    def __init__(
+        self, kernel: Kernel, tracker: Tracker, mode: Mode, clock: Clock, *, exclude: Sequence[Cidr] = ()
+    ) -> None:
+        self._tracker = tracker
+        self._mode = mode
+        self._desired = Desired()
+        self._mirror = Mirror(kernel, clock, exclude)
+        self._applier = Applier(kernel, self._mirror, self._desired, mode.accept_sets, clock)
+        self._lost: list[ObjectId] = []
+        self._synced_once = False
+
+    @property
+    def desired(self) -> Desired:
+        """What is wanted; read only."""
+        return self._desired
+
+    @property
+    def applied(self) -> State:
+        """The mirror; read only."""
+        return self._mirror.applied
+
+    def start(self) -> None:
+        """Read the kernel once, take over what is ours, and put the fixed layer in place. Raises KernelError.
+
+        Nothing is deleted here: what Services want is not known before they are listed.
+        """
+        self._mirror.read()
+        self._applier.apply(self._plan_fixed())
+
+    def device_changed(self, event: DeviceChanged) -> bool:
+        """Note what somebody did to kube-ipvs0; whether a sync may have to put something right."""
+        if event.change is DeviceChange.LINK_UP:
+            return False
+        if event.change is DeviceChange.ADDRESS_LOST and event.address is not None:
+            if not self._mirror.lose_address(event.address):
+                return False
+            log.warning("address_lost", vip=format_host_prefix(event.address))
+            self._lost.append((Kind.ADDRESS, event.address))
+            return True
+        log.debug("device_changed", change=event.change)
+        self.distrust((Kind.LINK, Kind.ADDRESS))
+        return True
+
+    def distrust(self, kinds: Iterable[Kind]) -> None:
+        """The mirror may be wrong about these kinds: the next sync reads their subsystem first."""
+        self._mirror.distrust(kinds)
+
+    def sync(self) -> SyncResult:
+        """Bring the kernel to what the tracker says now, and try again what is due."""
+        self._applier.carried_out = 0
+        touched = [*self._mirror.reread(self._desired), *self._lost]
+        self._lost = []
+        changes = self._tracker.take() if self._tracker.ready else Changes()
+        for note in changes.notes:
+            log.warning("object_rejected", object=note.subject, reason=note.reason, hint=note.hint)
+        if changes.node_changed:
+            touched += self._plan_fixed()
+        if self._tracker.ready and not self._synced_once:
+            touched += self._first_plan(changes.services)
+        else:
+            touched += self._plan(changes.services)
+        self._applier.apply([*touched, *self._applier.due()])
+        return self._result(len(changes.services))
+
+    def remove_all(self) -> SyncResult:
+        """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""
+        self._mirror.read()
+        self._desired.clear()
+        self._applier.carried_out = 0
+        self._applier.apply(self._everything())
+        return self._result(0)
+
+    def _result(self, services: int) -> SyncResult:
+        applier = self._applier
+        due = [at for at in (applier.refused.next_due, self._mirror.unread.next_due) if at is not None]
+        return SyncResult(
+            services, applier.carried_out, len(applier.refused), len(applier.waiting), min(due, default=None)
+        )
+
+    def _plan_fixed(self) -> list[ObjectId]:
+        return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node))
+
+    def _first_plan(self, names: Collection[ServiceName]) -> list[ObjectId]:
+        """The first full plan: what is needed most goes out first; what nobody wants is touched too, to be deleted."""
+        needed = self._plan(name for name in _SERVE_FIRST if name in names)
+        self._mirror.adopt(needed)
+        self._applier.apply(needed)
+        self._mirror.adopt(self._plan(names))
+        self._mirror.forget_found()
+        self._synced_once = True
+        return self._everything()
+
+    def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
+        touched: list[ObjectId] = []
+        for name in names:
+            service, slices = self._tracker.view(name)
+            plan = self._mode.plan(service, slices) if service else None
+            touched += self._desired.replace(name, plan)
+        return touched
+
+    def _everything(self) -> list[ObjectId]:
+        # Sysctls are the node's: they are set, never taken back.
+        applied = self._mirror.applied.items()
+        return [*self._desired, *((kind, key) for kind, found in applied for key in found if kind is not Kind.SYSCTL)]

@@ -1,0 +1,192 @@
+"""When a sync runs: shown by cause, on a clock that moves only when somebody waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Rejected
+from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.sync.reconciler import SyncResult
+from ipvsproxy.sync.runner import Message, Runner, Signal
+from tests.builders import FakeClock, vs_key
+from tests.clusters import NODE, Node, Svc, cluster
+from tests.witness import served
+
+KEY = vs_key("10.96.0.20", 80)
+EVENT = (Rejected(()),)
+
+
+class ScriptedInbox:
+    """A queue into which messages come at given times; whoever waits for them moves the clock."""
+
+    def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
+        self.clock = clock
+        self.script = list(script)
+        self.waits: list[float | None] = []
+
+    def get(self, timeout_s: float | None) -> Message | None:
+        self.waits.append(timeout_s)
+        at, message = self.script[0]
+        if timeout_s is not None and at > self.clock.now + timeout_s:
+            self.clock.now += timeout_s
+            return None
+        self.clock.now = max(self.clock.now, at)
+        del self.script[0]
+        return message
+
+
+class RecordedReconciler:
+    """Notes when it is called; answers what the test says."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        retries: tuple[float | None, ...] = (),
+        duration_s: float = 0,
+        *,
+        device_matters: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.device_matters = device_matters
+        self.retries = list(retries)
+        self.duration_s = duration_s
+        self.synced_at: list[float] = []
+        self.device_changes: list[DeviceChanged] = []
+
+    def sync(self) -> SyncResult:
+        self.synced_at.append(self.clock.now)
+        self.clock.now += self.duration_s
+        retry_at = self.retries.pop(0) if self.retries else None
+        return SyncResult(services=1, operations=2, refused=3, waiting=4, retry_at=retry_at)
+
+    def device_changed(self, event: DeviceChanged) -> bool:
+        self.device_changes.append(event)
+        return self.device_matters
+
+
+def run(*script, min_sync_period_s=0.0, **reconciler_options):
+    clock = FakeClock()
+    inbox = ScriptedInbox(clock, *script, (10_000, Signal.STOP))
+    reconciler = RecordedReconciler(clock, **reconciler_options)
+    tracker = Tracker(NODE, frozenset(Family))
+    Runner(inbox, tracker, reconciler, clock, min_sync_period_s=min_sync_period_s).run()  # type: ignore[arg-type]
+    return reconciler, inbox
+
+
+def synced_at(*script, **options):
+    return run(*script, **options)[0].synced_at
+
+
+def test_an_event_triggers_the_sync_at_once():
+    assert synced_at((5, EVENT), (9, EVENT)) == [5, 9]
+
+
+def test_nobody_wakes_without_news():
+    reconciler, inbox = run((5, EVENT))
+    assert reconciler.synced_at == [5]
+    assert [wait for wait in inbox.waits if wait != 0] == [None, None]  # without a time-out: there is no timer
+
+
+def test_events_that_lie_in_the_queue_together_are_one_sync():
+    assert synced_at((5, EVENT), (5, EVENT), (5, EVENT)) == [5]
+
+
+def test_k38_the_first_sync_does_not_wait_for_the_minimum_period():
+    assert synced_at((0, EVENT), min_sync_period_s=60) == [0]
+
+
+def test_events_within_the_minimum_period_wait_for_its_end_and_are_one_sync():
+    assert synced_at((1, EVENT), (2, EVENT), (3, EVENT), min_sync_period_s=10) == [1, 11]
+
+
+def test_the_minimum_period_counts_from_the_end_of_a_sync():
+    assert synced_at((0, EVENT), (4, EVENT), min_sync_period_s=10, duration_s=3) == [0, 13]
+
+
+def test_an_event_after_the_minimum_period_does_not_wait():
+    assert synced_at((1, EVENT), (20, EVENT), min_sync_period_s=10) == [1, 20]
+
+
+def test_a_retry_wakes_when_it_is_due():
+    assert synced_at((1, EVENT), retries=(1.5, 2.5, None)) == [1, 1.5, 2.5]
+
+
+def test_an_event_before_a_retry_is_due_is_synced_at_once():
+    assert synced_at((1, EVENT), (2, EVENT), retries=(5, None)) == [1, 2]
+
+
+def test_a_retry_that_is_overdue_is_made_at_once():
+    assert synced_at((1, EVENT), retries=(0.5, None)) == [1, 1]
+
+
+def test_stop_ends_the_loop_and_what_lies_before_it_is_left():
+    reconciler, inbox = run((1, EVENT), (5, EVENT), (5, Signal.STOP))
+    assert reconciler.synced_at == [1]
+    assert inbox.clock.now == 5
+
+
+def test_a_change_of_the_device_goes_to_the_reconciler_and_triggers_a_sync():
+    change = DeviceChanged(DeviceChange.LINK_GONE)
+    reconciler, _ = run((3, change))
+    assert (reconciler.device_changes, reconciler.synced_at) == ([change], [3])
+
+
+def test_a_change_of_the_device_that_takes_nothing_away_triggers_nothing():
+    reconciler, _ = run((3, DeviceChanged(DeviceChange.LINK_UP)), device_matters=False)
+    assert (len(reconciler.device_changes), reconciler.synced_at) == (1, [])
+
+
+def test_each_sync_is_one_line(events):
+    run((1, EVENT), duration_s=0.0031)
+    assert events == [
+        {
+            "event": "sync_finished",
+            "log_level": "info",
+            "mode": "ipvs",
+            "services": 1,
+            "operations": 2,
+            "refused": 3,
+            "waiting": 4,
+            "duration_ms": 3.1,
+        }
+    ]
+
+
+def test_what_a_sync_raises_ends_the_loop():
+    clock = FakeClock()
+
+    class Broken(RecordedReconciler):
+        def sync(self) -> SyncResult:
+            raise AssertionError("ours")
+
+    inbox = ScriptedInbox(clock, (1, EVENT), (10_000, Signal.STOP))
+    runner = Runner(inbox, Tracker(NODE, frozenset(Family)), Broken(clock), clock, min_sync_period_s=0)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="ours"):
+        runner.run()
+
+
+def test_an_event_of_the_cluster_is_in_the_kernel_when_the_loop_waits_again():
+    node = Node()
+    first = [Changed(ref, found) for ref, found in cluster(Svc("a")).items()]
+    ref = ObjectRef("EndpointSlice", "default", "a-ipv4")
+    second = Changed(ref, cluster(Svc("a", endpoints=(("10.244.2.5", True),)))[ref])
+    script = (
+        (1.0, (*first, Listed("Service"), Listed("EndpointSlice"))),
+        (7.0, (second,)),
+        (8.0, Signal.STOP),
+    )
+    seen = []
+
+    class Inbox(ScriptedInbox):
+        def get(self, timeout_s):
+            if timeout_s != 0:
+                seen.append((self.clock.now, bytes(node.fake.state[Kind.REAL_SERVER].get(KEY, b""))[:4]))  # type: ignore[arg-type]
+            return super().get(timeout_s)
+
+    inbox = Inbox(node.clock, *script)
+    Runner(inbox, node.tracker, node.reconciler, node.clock, min_sync_period_s=0).run()
+    assert seen == [(0, b""), (1, bytes((10, 244, 1, 5))), (7, bytes((10, 244, 2, 5)))]
+    assert KEY in served(node.fake.state)
