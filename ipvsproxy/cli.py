@@ -1,0 +1,104 @@
+"""The program: words in, exit code out. What the words mean is decided in config/, what is done in the modules called.
+
+Each command imports what it needs when it is called, so that `--version` and `status` do not wait for the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ipvsproxy.config.command_line import CleanUp, Command, ExitCode, Plan, Serve, Show, Status, parse_command_line
+from ipvsproxy.config.types import PlanOptions, ProxyConfig
+from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
+from ipvsproxy.stdout import discard_stdout, print_lines
+
+
+def _serve(config: ProxyConfig) -> int:
+    from ipvsproxy import daemon, log  # noqa: PLC0415  # see the module's docstring
+
+    log.configure(config.log_format, config.verbosity, sys.stderr)
+    return daemon.run(config)
+
+
+def _clean_up(config: ProxyConfig) -> int:
+    from ipvsproxy import daemon, log  # noqa: PLC0415
+
+    log.configure(config.log_format, config.verbosity, sys.stderr)
+    return daemon.cleanup(config)
+
+
+def _plan(config: ProxyConfig, options: PlanOptions) -> int:
+    from ipvsproxy import dry_run, log  # noqa: PLC0415
+
+    log.configure(config.log_format, config.verbosity, sys.stderr)
+    is_complete = dry_run.run(config, options)
+    return ExitCode.OK if is_complete else ExitCode.INCOMPLETE
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from ipvsproxy import status_command  # noqa: PLC0415
+
+    return status_command.run(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What each command calls; every one returns the exit code."""
+
+    serve: Callable[[ProxyConfig], int] = _serve
+    clean_up: Callable[[ProxyConfig], int] = _clean_up
+    plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
+    status: Callable[[Sequence[str]], int] = _status
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:], Programs()))
+
+
+def run(argv: Sequence[str], programs: Programs) -> int:
+    """Do what the words after the program's name say; the exit code. Errors of ours end here, as text on stderr."""
+    try:
+        return _call(parse_command_line(argv), programs)
+    except IpvsproxyError as error:
+        _complain(error)
+        return exit_code_of(error)
+    except BrokenPipeError:
+        discard_stdout()
+        return ExitCode.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _call(command: Command, programs: Programs) -> int:
+    match command:
+        case Serve(config):
+            return programs.serve(config)
+        case CleanUp(config):
+            return programs.clean_up(config)
+        case Plan(config, options):
+            return programs.plan(config, options)
+        case Status(arguments):
+            return programs.status(arguments)
+        case Show(text):
+            print_lines([text])
+            return ExitCode.OK
+
+
+def exit_code_of(error: IpvsproxyError) -> ExitCode:
+    """The documented exit code of an error that ends the program."""
+    match error:
+        case Unsupported():
+            return ExitCode.UNSUPPORTED
+        case AlreadyRunning():
+            return ExitCode.ALREADY_RUNNING
+        case _:
+            return ExitCode.ERROR
+
+
+def _complain(error: IpvsproxyError) -> None:
+    for line in str(error).splitlines():
+        print(f"Error: {line}", file=sys.stderr)  # noqa: T201  # before and beside logging

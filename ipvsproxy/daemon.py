@@ -1,0 +1,213 @@
+"""The composition root: the one place that picks the real edges, starts the threads and stops them.
+
+    manifests  (thread)  reads the folder, waits for its changes       ┐ device     (thread)  hears when kube-ipvs0
+    loses what it should have ├→ one queue → sync (main thread), which owns the rest signals              SIGTERM,
+    SIGINT                               ┘
+
+A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from ipvsproxy import __version__
+from ipvsproxy.clock import SystemClock
+from ipvsproxy.cluster.events import ClusterEvent
+from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.config.types import ProxyConfig
+from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_errno
+from ipvsproxy.kernel import modules
+from ipvsproxy.kernel.addresses import NetlinkAddresses
+from ipvsproxy.kernel.api import Ipvs, Kernel
+from ipvsproxy.kernel.inotify import FolderWatch
+from ipvsproxy.kernel.ipsets import NetlinkIPSets
+from ipvsproxy.kernel.iptables import LegacyRules
+from ipvsproxy.kernel.ipvs import NetlinkIpvs
+from ipvsproxy.kernel.monitor import AddressMonitor
+from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
+from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.model.enums import Family
+from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
+from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
+from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
+from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
+from ipvsproxy.node_name import node_name
+from ipvsproxy.sync.reconciler import Reconciler
+from ipvsproxy.sync.runner import Message, Runner, Signal
+from ipvsproxy.sync.scheduler_probe import require_scheduler
+
+log = structlog.get_logger()
+
+
+def run(config: ProxyConfig) -> int:
+    """Serve until told to stop; the exit code. Raises IpvsproxyError for what makes serving impossible."""
+    with _single_instance():
+        modules.load(("ip_vs",))  # all others load by themselves when used
+        kernel = real_kernel()
+        families = _served_families(kernel)
+        name = node_name(config)
+        log.info("starting", version=__version__, node=name, families=[family.label for family in families])
+        watch = FolderWatch(Path(config.manifests))
+        folder = ManifestFolder(Path(config.manifests))
+        inbox = QueueInbox()
+        tracker = Tracker(name, families)
+        reconciler = _started(config, kernel, tracker, families)
+        monitor = AddressMonitor(inbox.put)
+        workers = (
+            _Worker("manifests", partial(folder.run, inbox.deliver, watch), watch.stop, inbox),
+            _Worker("device", monitor.run, monitor.stop, inbox),
+        )
+        _stop_on_signals(inbox)
+        return _serve(
+            Runner(inbox, tracker, reconciler, SystemClock(), min_sync_period_s=config.min_sync_period_s), workers
+        )
+
+
+def cleanup(config: ProxyConfig) -> int:
+    """Remove everything of ours from the kernel but the sysctls; the exit code. Raises IpvsproxyError."""
+    with _single_instance():
+        kernel = real_kernel()
+        families = kernel.rules.families
+        mode = IpvsMode(ipvs_options(config, families))
+        tracker = Tracker(node_name(config), families)
+        reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        result = reconciler.remove_all()
+        log.info("cleanup_finished", removed=result.operations, refused=result.refused, waiting=result.waiting)
+        return 0 if result.refused == result.waiting == 0 else 1
+
+
+def real_kernel() -> Kernel:
+    """The edges to this network namespace."""
+    return Kernel(
+        ipvs=NetlinkIpvs(),
+        addresses=NetlinkAddresses(),
+        ipsets=NetlinkIPSets(ENTRY_KIND_BY_NAME),
+        rules=LegacyRules(OWN_CHAINS),
+        sysctls=ProcSysctls(ALL_SYSCTLS),
+    )
+
+
+def _started(config: ProxyConfig, kernel: Kernel, tracker: Tracker, families: frozenset[Family]) -> Reconciler:
+    """A reconciler whose fixed layer stands. Raises KernelError."""
+    mode = IpvsMode(ipvs_options(config, families, kernel_release()))
+    require_scheduler(kernel.ipvs, config.scheduler)
+    _set_timeouts(config, kernel.ipvs)
+    reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+    reconciler.start()
+    return reconciler
+
+
+def _served_families(kernel: Kernel) -> frozenset[Family]:
+    families = kernel.rules.families
+    if not families:
+        raise Unsupported(
+            "cannot serve any address family",
+            errno.EAFNOSUPPORT,
+            "Load iptable_nat and iptable_filter (IPv6: ip6table_…) on the node, and run with NET_ADMIN and NET_RAW",
+            why="neither iptables nor ip6tables works here",
+        )
+    for family in Family:
+        if family not in families:
+            log.warning("family_unavailable", family=family.label, effect="its Services are skipped on this node")
+    return families
+
+
+def _set_timeouts(config: ProxyConfig, ipvs: Ipvs) -> None:
+    timeouts = (config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s)
+    if any(timeouts):
+        number = ipvs.set_timeouts(*timeouts)
+        if number:
+            log.error("timeouts_refused", errno=describe_errno(number))
+
+
+class QueueInbox:
+    """The queue between the threads; `put` may be called from a signal handler."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        """Hand a message over."""
+        self._queue.put(message)
+
+    def deliver(self, events: Iterable[ClusterEvent]) -> None:
+        """Hand over what one look at the cluster told, as one message."""
+        self._queue.put(tuple(events))
+
+    def get(self, timeout_s: float | None) -> Message | None:
+        """The next message, or None after `timeout_s` seconds without one."""
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+
+class _Worker:
+    """A thread of the daemon: when it dies, the daemon stops and says why."""
+
+    def __init__(self, name: str, work: Callable[[], None], stop: Callable[[], None], inbox: QueueInbox) -> None:
+        self.name = name
+        self.failure: BaseException | None = None
+        self.stop = stop
+        self._work = work
+        self._inbox = inbox
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - kept and raised again as the daemon's own end
+            self.failure = error
+            self._inbox.put(Signal.STOP)
+
+
+def _serve(runner: Runner, workers: tuple[_Worker, ...]) -> int:
+    for worker in workers:
+        worker.thread.start()
+    try:
+        runner.run()
+    finally:
+        for worker in workers:
+            worker.stop()
+    for worker in workers:
+        worker.thread.join(timeout=5)
+    failed = [worker for worker in workers if worker.failure is not None]
+    for worker in failed:
+        log.error("thread_died", thread=worker.name, exc_info=worker.failure)
+    log.info("stopped", kernel_state="left in place")
+    return 1 if failed else 0
+
+
+def _stop_on_signals(inbox: QueueInbox) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: inbox.put(Signal.STOP))
+
+
+@contextmanager
+def _single_instance() -> Iterator[None]:
+    """Hold a name that one process of a network namespace can have: an abstract Unix socket, gone with the process."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind("\0ipvsproxy")
+    except OSError as error:
+        held.close()
+        if error.errno != errno.EADDRINUSE:
+            raise KernelError("cannot tell whether another ipvsproxy runs", error.errno or 0) from error
+        raise AlreadyRunning(
+            "cannot start",
+            "another ipvsproxy runs in this network namespace",
+            "Stop it first (SIGTERM leaves its state)",
+        ) from error
+    with held:
+        yield

@@ -1,0 +1,48 @@
+"""`ipvsproxy plan`: the whole desired state of a folder of manifests, printed without kernel, root or network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.config.types import PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.model.kernel_objects import State
+from ipvsproxy.model.notes import Note
+from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
+from ipvsproxy.node_name import node_name
+from ipvsproxy.plan.desired import FIXED, Desired
+from ipvsproxy.status import wanted
+from ipvsproxy.stdout import print_lines
+
+
+def run(config: ProxyConfig, options: PlanOptions) -> bool:
+    """Print the plan on stdout and notes on stderr; whether every object could be used. Raises ConfigError."""
+    state, notes = plan(config, options)
+    print_lines(_lines(state, notes, options.format))
+    for note in notes:
+        sys.stderr.write(f"{note}\n")
+    return not notes
+
+
+def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, ...]]:
+    """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError."""
+    tracker = Tracker(node_name(config), options.families, options.node_addresses)
+    for event in ManifestFolder(Path(config.manifests)).load():
+        tracker.note(event)
+    mode = IpvsMode(ipvs_options(config, options.families))
+    desired = Desired()
+    desired.replace(FIXED, mode.fixed(tracker.node))
+    changes = tracker.take()
+    for name in changes.services:
+        service, slices = tracker.view(name)
+        desired.replace(name, mode.plan(service, slices) if service else None)
+    return desired.state(), changes.notes
+
+
+def _lines(state: State, notes: tuple[Note, ...], plan_format: PlanFormat) -> Iterator[str]:
+    if plan_format is PlanFormat.JSON:
+        return wanted.json_text(state, notes)
+    return wanted.FORMATS[plan_format](state)
