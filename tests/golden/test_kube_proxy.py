@@ -1,0 +1,109 @@
+"""`plan` against recordings of the real kube-proxy: equal line by line, but for the rows of docs/differences.md.
+
+That page is the only list of exceptions: a line that differs and has no row fails, and a row that no line needs fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+
+from ipvsproxy import dry_run
+from ipvsproxy.config.command_line import Plan, parse_command_line
+from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.status import wanted
+from tests.golden.cases import FORMATS
+from tests.golden.recording import (
+    OURS,
+    ROOT,
+    THEIRS,
+    Difference,
+    Recording,
+    meant_differences,
+    normalised,
+    sections,
+)
+
+RECORDINGS = tuple(Recording(path) for path in sorted(ROOT.iterdir()) if path.is_dir())
+ROWS = meant_differences()
+
+
+@functools.cache
+def planned(recording: Recording, plan_format: PlanFormat) -> list[str]:
+    command = parse_command_line(["plan", "-o", plan_format, "--manifests", str(recording.folder), *recording.flags])
+    assert isinstance(command, Plan)
+    state, notes = dry_run.plan(command.config, command.options)
+    assert notes == ()
+    return list(normalised(wanted.FORMATS[plan_format](state)))
+
+
+def one_sided(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
+    """(line, side) of each line that only one side has in its place."""
+    mine, other = sections(ours), sections(theirs)
+    for place in {**mine, **other}:
+        for side, here, there in ((OURS, mine, other), (THEIRS, other, mine)):
+            yield from ((line, side) for line in here.get(place, ()) if line not in there.get(place, ()))
+
+
+def used_rows(recording: Recording, plan_format: PlanFormat, line: str, side: str) -> set[Difference]:
+    return {row for row in ROWS if row.covers(plan_format, line, side, recording.values)}
+
+
+def common(lines: list[str], differing: set[tuple[str, str]], side: str) -> dict[tuple[str, str], list[str]]:
+    kept = {place: [x for x in here if (x, side) not in differing] for place, here in sections(lines).items()}
+    return {place: here for place, here in kept.items() if here}
+
+
+@pytest.mark.parametrize("plan_format", [pytest.param(name, id=name) for name in FORMATS])
+@pytest.mark.parametrize("recording", [pytest.param(r, id=r.folder.name) for r in RECORDINGS])
+def test_plan_says_what_kube_proxy_did_but_for_the_differences_page(recording, plan_format):
+    ours, theirs = planned(recording, plan_format), recording.lines(plan_format)
+    differing = set(one_sided(ours, theirs))
+    unexplained = [(line, side) for line, side in differing if not used_rows(recording, plan_format, line, side)]
+    assert unexplained == []
+    assert common(ours, differing, OURS) == common(theirs, differing, THEIRS)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.only_in}: {row.line}") for row in ROWS])
+def test_every_row_of_the_differences_page_is_needed(row):
+    assert any(
+        row in used_rows(recording, plan_format, line, side)
+        for recording in RECORDINGS
+        for plan_format in FORMATS
+        if plan_format in row.files
+        for line, side in one_sided(planned(recording, plan_format), recording.lines(plan_format))
+    )
+
+
+def test_the_page_names_files_that_there_are():
+    assert {name for row in ROWS for name in row.files} <= set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    "plan_format,line",
+    [
+        pytest.param(PlanFormat.IPVSADM, "-a -t 10.96.1.2:5432 -r 10.244.1.20:5432 -m -w 1", id="a real server"),
+        pytest.param(PlanFormat.ADDRESSES, "10.96.1.2/32", id="an address"),
+        pytest.param(PlanFormat.IPSET, "add KUBE-CLUSTER-IP 10.96.1.1,tcp:80", id="a set entry"),
+        pytest.param(PlanFormat.IPSET, "create KUBE-NODE-PORT-TCP bitmap:port range 0-65535", id="a set"),
+        pytest.param(PlanFormat.IPTABLES, "-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN", id="a rule"),
+        pytest.param(PlanFormat.SYSCTL, "net.ipv4.ip_forward = 1", id="a sysctl"),
+    ],
+)
+def test_a_line_that_only_one_side_has_is_seen_and_no_row_covers_it(plan_format, line):
+    recording = next(r for r in RECORDINGS if r.folder.name == "clusterip-basic")
+    ours, theirs = planned(recording, plan_format), recording.lines(plan_format)
+    differing = set(one_sided(ours, [other for other in theirs if other != line])) - set(one_sided(ours, theirs))
+    assert differing == {(line, OURS)}
+    assert used_rows(recording, plan_format, line, OURS) == set()
+
+
+def test_rules_in_another_order_are_seen():
+    recording = RECORDINGS[0]
+    lines = recording.lines(PlanFormat.IPTABLES)
+    first = lines.index("-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0")
+    swapped = [*lines[:first], lines[first + 1], lines[first], *lines[first + 2 :]]
+    assert set(one_sided(lines, swapped)) == set()
+    assert common(lines, set(), OURS) != common(swapped, set(), THEIRS)
