@@ -10,12 +10,13 @@ A thread that dies takes the process down with its reason. SIGTERM leaves the ke
 from __future__ import annotations
 
 import errno
+import math
 import queue
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.monitor import AddressMonitor
 from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
 from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
@@ -44,7 +46,7 @@ from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
 from ipvsproxy.sync.reconciler import Reconciler
-from ipvsproxy.sync.runner import Message, Runner, Signal
+from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
 
 log = structlog.get_logger()
@@ -62,16 +64,16 @@ def run(config: ProxyConfig) -> int:
         folder = ManifestFolder(Path(config.manifests))
         inbox = QueueInbox()
         tracker = Tracker(name, families)
-        reconciler = _started(config, kernel, tracker, families)
         monitor = AddressMonitor(inbox.put)
+        reconciler = _started(config, kernel, tracker, families, monitor.host_addresses)
         workers = (
             _Worker("manifests", partial(folder.run, inbox.deliver, watch), watch.stop, inbox),
             _Worker("device", monitor.run, monitor.stop, inbox),
         )
         _stop_on_signals(inbox)
-        return _serve(
-            Runner(inbox, tracker, reconciler, SystemClock(), min_sync_period_s=config.min_sync_period_s), workers
-        )
+        periods = Periods(config.min_sync_period_s, config.sync_period_s)
+        runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
+        return _serve(runner, workers)
 
 
 def cleanup(config: ProxyConfig) -> int:
@@ -82,6 +84,8 @@ def cleanup(config: ProxyConfig) -> int:
         mode = IpvsMode(ipvs_options(config, families))
         tracker = Tracker(node_name(config), families)
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        with closing(AddressMonitor(lambda _: None)) as monitor:
+            reconciler.host_changed(monitor.host_addresses)  # tells our node ports from foreign virtual servers
         result = reconciler.remove_all()
         log.info("cleanup_finished", removed=result.operations, refused=result.refused, waiting=result.waiting)
         return 0 if result.refused == result.waiting == 0 else 1
@@ -98,13 +102,24 @@ def real_kernel() -> Kernel:
     )
 
 
-def _started(config: ProxyConfig, kernel: Kernel, tracker: Tracker, families: frozenset[Family]) -> Reconciler:
+def _started(
+    config: ProxyConfig,
+    kernel: Kernel,
+    tracker: Tracker,
+    families: frozenset[Family],
+    host_addresses: frozenset[PackedAddr],
+) -> Reconciler:
     """A reconciler whose fixed layer stands. Raises KernelError."""
-    mode = IpvsMode(ipvs_options(config, families, kernel_release()))
+    options = ipvs_options(config, families, kernel_release())
+    if options.node_ports.has_loopback:
+        log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source (K22)")
+    mode = IpvsMode(options)
     require_scheduler(kernel.ipvs, config.scheduler)
     _set_timeouts(config, kernel.ipvs)
     reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
-    reconciler.start()
+    reconciler.host_changed(host_addresses)
+    result = reconciler.start()
+    log.info("fixed_layer_stands", operations=result.operations, refused=result.refused, waiting=result.waiting)
     return reconciler
 
 
@@ -145,10 +160,10 @@ class QueueInbox:
         """Hand over what one look at the cluster told, as one message."""
         self._queue.put(tuple(events))
 
-    def get(self, timeout_s: float | None) -> Message | None:
+    def get(self, timeout_s: float) -> Message | None:
         """The next message, or None after `timeout_s` seconds without one."""
         try:
-            return self._queue.get(timeout=timeout_s)
+            return self._queue.get(timeout=None if timeout_s == math.inf else timeout_s)
         except queue.Empty:
             return None
 

@@ -35,10 +35,11 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
     mode = IpvsMode(ipvs_options(config, options.families))
     desired = Desired()
     desired.replace(FIXED, mode.fixed(tracker.node))
+    host = mode.host_view(frozenset(tracker.node.addresses), tracker.node)
     changes = tracker.take()
     for name in changes.services:
         service, slices = tracker.view(name)
-        desired.replace(name, mode.plan(service, slices) if service else None)
+        desired.replace(name, mode.plan(service, slices, host) if service else None)
     return desired.state(), changes.notes
 
 

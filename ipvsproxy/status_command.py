@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TypeAlias
 
 from ipvsproxy.config.command_line import ExitCode
@@ -56,7 +57,8 @@ _REASONS = {
 def _read_kernel() -> IpvsTable:
     from ipvsproxy.kernel.ipvs import NetlinkIpvs  # noqa: PLC0415  # not needed for a usage error
 
-    return NetlinkIpvs().dump()
+    with closing(NetlinkIpvs()) as ipvs:
+        return ipvs.dump()
 
 
 def run(arguments: Sequence[str], read_table: Callable[[], IpvsTable] = _read_kernel) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 
 import msgspec
 
@@ -16,13 +17,16 @@ from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.rules import RuleOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
 from ipvsproxy.sync.reconciler import Reconciler
-from tests.builders import FakeClock
+from tests.builders import FakeClock, addr
 
 NODE = "n1"
 
 
 class Svc(msgspec.Struct, frozen=True):
-    """A Service of namespace default with its endpoints, all behind every port: (address, ready)."""
+    """A Service of namespace default with its endpoints, all behind every port: (address, ready).
+
+    `node_ports`: one for each of `ports`, 0 for none. `ingress`: the load balancer's addresses with their ipMode.
+    """
 
     name: str
     ips: tuple[str, ...] = ("10.96.0.20",)
@@ -32,6 +36,14 @@ class Svc(msgspec.Struct, frozen=True):
     created: str = "2026-01-01T00:00:00Z"
     local: bool = False
     namespace: str = "default"
+    node_ports: tuple[int, ...] = ()
+    external_ips: tuple[str, ...] = ()
+    ingress: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def type_name(self) -> str:
+        """The type that an author would give it."""
+        return "LoadBalancer" if self.ingress else "NodePort" if self.node_ports else "ClusterIP"
 
 
 Cluster = Mapping[ObjectRef, ApiObject]
@@ -54,16 +66,23 @@ def _service(service: Svc) -> api.Service:
     return api.Service(
         metadata=api.Metadata(name=service.name, namespace=service.namespace, creation_timestamp=service.created),
         spec=api.ServiceSpec(
-            type="ClusterIP",
+            type=service.type_name,
             cluster_ip=service.ips[0],
             cluster_ips=service.ips,
             ip_families=tuple(family_of(parse_addr(ip)).label for ip in service.ips),  # type: ignore[arg-type]
-            ports=tuple(api.ServicePort(f"p{n}{proto.lower()}", proto, n) for n, proto in service.ports),
+            ports=tuple(
+                api.ServicePort(f"p{n}{proto.lower()}", proto, n, node_port or None)
+                for (n, proto), node_port in zip_longest(service.ports, service.node_ports)
+            ),
+            external_ips=service.external_ips or None,
             session_affinity="ClientIP" if service.affinity_s else "None",
             session_affinity_config=api.SessionAffinityConfig(api.ClientIPConfig(service.affinity_s))
             if service.affinity_s
             else None,
         ),
+        status=api.ServiceStatus(api.LoadBalancerStatus(tuple(api.Ingress(ip, mode) for ip, mode in service.ingress)))
+        if service.ingress
+        else None,
     )
 
 
@@ -96,18 +115,28 @@ def events(before: Cluster, after: Cluster) -> Iterator[ClusterEvent]:
 
 
 class Node:
-    """A node with a fake kernel: give it clusters, look at its kernel."""
+    """A node with a fake kernel: give it clusters and addresses, look at its kernel."""
 
     def __init__(
-        self, fake: FakeKernel | None = None, *, families: frozenset[Family] = frozenset(Family), scheduler: str = "rr"
+        self,
+        fake: FakeKernel | None = None,
+        *,
+        families: frozenset[Family] = frozenset(Family),
+        scheduler: str = "rr",
+        host: Iterable[str] = (),
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
         self.tracker = Tracker(NODE, families)
         mode = IpvsMode(IpvsOptions(ServiceOptions(families, scheduler), RuleOptions()))
         self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock)
+        self.has(*host)
         self.reconciler.start()
         self._seen: Cluster = {}
+
+    def has(self, *addresses: str) -> bool:
+        """The node's interfaces but kube-ipvs0 have these addresses now; whether a sync has to know."""
+        return self.reconciler.host_changed(frozenset(addr(text) for text in addresses))
 
     def tell(self, now: Cluster) -> None:
         """The cluster is like this now; the first call is a full list."""

@@ -30,6 +30,13 @@ class NodeView(msgspec.Struct, frozen=True):
         return next((addr for addr in self.addresses if family_of(addr) is family), None)
 
 
+class HostView(msgspec.Struct, frozen=True):
+    """The node's own addresses: those of its interfaces but kube-ipvs0, and of these the ones that serve node ports."""
+
+    addresses: frozenset[PackedAddr] = frozenset()
+    node_port_addresses: tuple[PackedAddr, ...] = ()
+
+
 def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
     """The node, and at most one note on what was left out of it. Addresses that are names are not ours to judge."""
     faults: list[str] = []

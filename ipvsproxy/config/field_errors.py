@@ -26,7 +26,7 @@ class FieldError:
     written_as: str = ""
 
     def __str__(self) -> str:
-        sentence = f"{self.path}: {self.problem}: {quoted(self.value)}: {self.detail}"
+        sentence = f"{self.path}: {self.problem}: {quoted(self.value)}" + (f": {self.detail}" if self.detail else "")
         return f"{sentence} ({self.written_as})" if self.written_as else sentence
 
 

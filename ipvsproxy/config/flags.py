@@ -143,6 +143,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--proxy-mode", parse_text, "mode", Group.PROXY, "MODE", "The proxy mode: ipvs, which blank means too."),
     Flag("--hostname-override", parse_text, "hostnameOverride", Group.PROXY, "NAME",
          "Name of the Node object of this node; the host's own name if not given."),
+    Flag("--nodeport-addresses", parse_list, "nodePortAddresses", Group.PROXY, "CIDR,…",
+         "Networks of the node's addresses that serve node ports, or primary or all; all if not given."),
     Flag("--iptables-masquerade-bit", parse_int32, "iptables.masqueradeBit", Group.PROXY, "BIT",
          "The bit of the packet mark, 0 to 31, that says: masquerade this packet. In ipvs mode too."),
     Flag("--masquerade-all", parse_bool, "iptables.masqueradeAll", Group.PROXY, "",
@@ -178,6 +180,8 @@ FLAGS: tuple[Flag, ...] = (
          "text or json; if not given, text on a terminal and json elsewhere."),
     Flag("--manifests", parse_text, "ipvsproxy.manifests", Group.OWN, "DIR",
          "Take Services, EndpointSlices, Endpoints and Nodes from the YAML and JSON files in this folder; follow it."),
+    Flag("--iptables-backend", parse_text, "ipvsproxy.iptablesBackend", Group.OWN, "BACKEND",
+         "Where the rules go: legacy tables, nft, or auto: where the kubelet's are, nft if it has none."),
     OUTPUT, NODE_ADDRESSES, IP_FAMILIES,
 )  # fmt: skip
 

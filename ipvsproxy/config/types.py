@@ -43,6 +43,14 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class IptablesBackend(StrEnum):
+    """Which flavour of iptables holds our rules; AUTO is the one that the host uses."""
+
+    AUTO = "auto"
+    LEGACY = "legacy"
+    NFT = "nft"
+
+
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
@@ -85,6 +93,7 @@ class OwnConfiguration(_Section, frozen=True):
     """`ipvsproxy`: what kube-proxy does not have, in a section of its own."""
 
     manifests: str = ""
+    iptables_backend: str = IptablesBackend.AUTO.value
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -92,6 +101,7 @@ class KubeProxyConfiguration(_Section, frozen=True):
 
     hostname_override: str = ""
     mode: str = ""
+    node_port_addresses: tuple[str, ...] = ()
     detect_local_mode: str = ""
     cluster_cidr: str = msgspec.field(default="", name="clusterCIDR")
     logging: LoggingConfiguration = LoggingConfiguration()
@@ -123,7 +133,10 @@ class ProxyConfig:
     min_sync_period_s: float
     log_format: LogFormat
     verbosity: int
+    node_port_cidrs: tuple[Cidr, ...]  # none of a family and not on primary: every address of it
+    node_ports_on_primary: bool
     manifests: str  # a folder; empty where none is given
+    iptables_backend: IptablesBackend
 
 
 class PlanFormat(StrEnum):

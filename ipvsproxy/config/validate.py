@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping
 
 from ipvsproxy.config.durations import NANOSECONDS_PER_SECOND, parse_duration
 from ipvsproxy.config.field_errors import FieldError, FieldValue, InvalidConfigError
-from ipvsproxy.config.types import DetectLocalMode, KubeProxyConfiguration, LogFormat, ProxyConfig, ProxyMode
+from ipvsproxy.config.types import (
+    DetectLocalMode,
+    IptablesBackend,
+    KubeProxyConfiguration,
+    LogFormat,
+    ProxyConfig,
+    ProxyMode,
+)
 from ipvsproxy.model.addr import Cidr, family_of, parse_cidr
 from ipvsproxy.model.names import DEFAULT_SCHEDULER
 
@@ -31,6 +38,8 @@ _MAX_TIMEOUT_S = 2**32 - 1  # IPVS_CMD_ATTR_TIMEOUT_* are 32 bits wide
 
 _NOT_NEGATIVE = "must be greater than or equal to 0"
 _CIDR_BLOCK = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
+_NODE_PORT_KEYWORDS = {"primary": (), "localhost": ("127.0.0.0/8", "::1/128"), "all": ("0.0.0.0/0", "::/0")}
+_NODE_PORT_ITEM = "must be a valid CIDR or one of the keywords 'primary', 'localhost', 'all'"
 _CIDR_PAIR = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]"
 
 
@@ -61,7 +70,10 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         min_sync_period_s=min_sync_period / NANOSECONDS_PER_SECOND,
         log_format=_log_format(check, written),
         verbosity=_verbosity(check, written),
+        node_port_cidrs=_node_port_cidrs(check, written),
+        node_ports_on_primary="primary" in written.node_port_addresses,
         manifests=written.ipvsproxy.manifests,
+        iptables_backend=_iptables_backend(check, written),
     )
     if check.errors:
         raise InvalidConfigError(check.errors)
@@ -127,6 +139,22 @@ def _cluster_cidrs(check: _Check, written: KubeProxyConfiguration, mode: DetectL
     if len(cidrs) > len({family_of(cidr.network) for cidr in cidrs}):
         check.refuse(field, path, texts, _CIDR_PAIR)
     return cidrs
+
+
+def _node_port_cidrs(check: _Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
+    """The networks, with the keywords all and localhost as the networks they stand for; primary depends on the node."""
+    field, path = "nodePortAddresses", f"{_ROOT}.NodePortAddresses"
+    cidrs: list[Cidr] = []
+    for index, text in enumerate(written.node_port_addresses):
+        if text in _NODE_PORT_KEYWORDS and text in written.node_port_addresses[:index]:
+            check.refuse(field, f"{path}[{index}]", text, "", "Duplicate value")
+        elif text in _NODE_PORT_KEYWORDS:
+            cidrs += (cidr for word in _NODE_PORT_KEYWORDS[text] if (cidr := parse_cidr(word)))
+        elif (cidr := parse_cidr(text)) is not None:
+            cidrs.append(cidr)
+        else:
+            check.refuse(field, f"{path}[{index}]", text, _NODE_PORT_ITEM)
+    return tuple(cidrs)
 
 
 def _exclude_cidrs(check: _Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
@@ -216,6 +244,16 @@ def _log_format(check: _Check, written: KubeProxyConfiguration) -> LogFormat:
     detail = "Unsupported log format, must be text or json"
     check.refuse("logging.format", f"{_ROOT}.logging.format", written.logging.format, detail)
     return LogFormat.AUTO
+
+
+def _iptables_backend(check: _Check, written: KubeProxyConfiguration) -> IptablesBackend:
+    """Own: upstream finds it out by itself, always."""
+    backend = written.ipvsproxy.iptables_backend
+    if backend in set(IptablesBackend):
+        return IptablesBackend(backend)
+    detail = f"must be {', '.join(IptablesBackend)}"
+    check.refuse("ipvsproxy.iptablesBackend", f"{_ROOT}.ipvsproxy.iptablesBackend", backend, detail)
+    return IptablesBackend.AUTO
 
 
 def _verbosity(check: _Check, written: KubeProxyConfiguration) -> int:

@@ -12,6 +12,7 @@ to ask, and bring no route (NOPREFIXROUTE). A link of our name that is no dummy 
 from __future__ import annotations
 
 import errno
+import hashlib
 import socket
 import struct
 from collections.abc import Sequence
@@ -106,6 +107,14 @@ class NetlinkAddresses:
         bound: dict[Key, Settings] = {address: True for address in addresses if address is not None}
         return {Kind.LINK: {DUMMY_DEVICE: _KIND}, Kind.ADDRESS: bound}
 
+    def fingerprint(self) -> bytes:
+        """One value for the link and its addresses as listed, undecoded. Raises KernelError."""
+        link = find_link(self.netlink, DUMMY_DEVICE)
+        if link is None:
+            return b""
+        listed = self.netlink.dump(RTM_GETADDR, ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, link.index))
+        return hashlib.blake2b(link.kind.encode() + b"".join(listed), digest_size=16).digest()
+
     def close(self) -> None:
         """Close the socket; the next use opens another one."""
         self.netlink.close()
@@ -151,8 +160,22 @@ def decode_address(body: bytes, index: int) -> PackedAddr | None:
     family, prefix_len, _, _, its_index = ADDRESS_HEADER.unpack_from(body)
     if its_index != index or family not in _FAMILIES or prefix_len != Family(family).host_prefix_len:
         return None
+    return decode_any_address(body)
+
+
+def decode_any_address(body: bytes) -> PackedAddr | None:
+    """The address in an address message, whatever its link and prefix; None for families that are not ours."""
+    family, *_ = ADDRESS_HEADER.unpack_from(body)
+    if family not in _FAMILIES:
+        return None
     found = read_attributes(body, ADDRESS_HEADER.size)
     return PackedAddr(found.get(IFA_LOCAL) or found[IFA_ADDRESS])
+
+
+def address_index(body: bytes) -> int:
+    """The index of the link that an address message is about."""
+    *_, index = ADDRESS_HEADER.unpack_from(body)
+    return int(index)
 
 
 def _deletes(operation: Operation) -> bool:

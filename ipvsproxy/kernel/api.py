@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, Operation, State
-from ipvsproxy.model.observed import IpvsTable
+from ipvsproxy.model.kernel_objects import Kind, Operation, State, VirtualServerKey
+from ipvsproxy.model.observed import IpvsTable, SurveyedServer
 
 
 class Subsystem(Protocol):
@@ -31,12 +31,21 @@ class Subsystem(Protocol):
     def read(self) -> State:
         """What is there now, only this subsystem's kinds. Raises KernelError."""
 
+    def fingerprint(self) -> bytes:
+        """A value that is another one after anything of it was changed by anybody; cheaper than `read`.
+
+        Raises KernelError.
+        """
+
 
 class Ipvs(Subsystem, Protocol):
     """Virtual servers and real servers, over generic netlink. `read` leaves firewall-mark services out."""
 
     def dump(self) -> IpvsTable:
         """Everything, foreign and firewall-mark services included, in kernel order. Raises KernelError."""
+
+    def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
+        """What `read` tells, in short and cheap: enough to see whether anything differs. Raises KernelError."""
 
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """Set connection time-outs in seconds; 0 leaves the kernel's value. Returns the error number."""

@@ -28,7 +28,7 @@ from ipvsproxy.model.kernel_objects import (
     empty_state,
 )
 from ipvsproxy.model.names import DUMMY_DEVICE
-from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, as_observed
+from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer, as_observed
 
 SCHEDULERS = frozenset({"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"})
 _IPVS_VERSION = 0x010201
@@ -100,6 +100,10 @@ class _FakeSubsystem:
         """A copy of what is there."""
         return {kind: dict(self._fake.state[kind]) for kind in self.kinds}
 
+    def fingerprint(self) -> bytes:
+        """The state itself, as text."""
+        return repr([self._fake.state[kind] for kind in sorted(self.kinds)]).encode()
+
     def _one(self, operation: Operation) -> int:
         raise TypeError(operation)
 
@@ -160,6 +164,19 @@ class _FakeIpvs(_FakeSubsystem):
             for key, settings in state[Kind.VIRTUAL_SERVER].items()
         )
         return IpvsTable(_IPVS_VERSION, _CONN_TAB_SIZE, (*ordinary, *self._fake.foreign_services))
+
+    def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
+        """The ordinary services."""
+        servers = self._fake.state[Kind.REAL_SERVER]
+        return {
+            key: SurveyedServer(
+                settings.scheduler,
+                bool(settings.flags & VirtualServerFlags.PERSISTENT),
+                bytes(servers[key]),  # type: ignore[arg-type]
+            )
+            for key, settings in self._fake.state[Kind.VIRTUAL_SERVER].items()
+            if isinstance(key, VirtualServerKey) and isinstance(settings, VirtualServer)
+        }
 
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """0 keeps what is there."""

@@ -17,6 +17,7 @@ Source: include/uapi/linux/netfilter/ipset/ip_set.h, net/netfilter/ipset/ip_set_
 from __future__ import annotations
 
 import errno
+import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
@@ -152,6 +153,11 @@ class NetlinkIPSets:
                 state[Kind.SET][name] = spec
                 state[kind].update(entries)
         return state
+
+    def fingerprint(self) -> bytes:
+        """One value for all our sets as listed, undecoded. Raises KernelError."""
+        listed = b"".join(message for name in self._entry_kinds for message in self._list(name))
+        return hashlib.blake2b(listed, digest_size=16).digest()
 
     def close(self) -> None:
         """Close the socket; the next call opens another one, in the network namespace it runs in then."""

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from ipvsproxy.errors import KernelError
-from ipvsproxy.kernel.iptc_rules import RuleCodec, load_library, unrecognised
+from ipvsproxy.kernel.iptc_rules import RuleCodec, load_library
+from ipvsproxy.kernel.xt_fingerprint import table_fingerprint
 from ipvsproxy.kernel.xtables_lock import XTABLES_LOCK, xtables_lock
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, Operation, Rule, RuleLayer, RuleTable, State, Verb
+from ipvsproxy.plan.rule_parse import unrecognised
 from ipvsproxy.plan.rule_text import canonical_layer
 
 if TYPE_CHECKING:
@@ -73,8 +75,12 @@ class LegacyRules:
         found = {key: self._read_table(key) for key in self._own_chains}
         return {Kind.RULES: {key: layer for key, layer in found.items() if layer}}
 
+    def fingerprint(self) -> bytes:
+        """One value for all our tables, foreign rules included. Raises KernelError."""
+        return b"".join(table_fingerprint(key) for key in sorted(self._own_chains))
+
     def _works(self, family: Family) -> bool:
-        if family is Family.IPV6 and not _has_ipv6():
+        if family is Family.IPV6 and not has_ipv6():
             return False
         try:
             for name in {key.table for key in self._own_chains if key.family is family}:
@@ -203,7 +209,8 @@ class _TableEditor:
                 self._codec.delete_rule(self._table, chain, place)
 
 
-def _has_ipv6() -> bool:
+def has_ipv6() -> bool:
+    """Whether this network namespace has IPv6, and has not disabled it."""
     try:
         return _IPV6_INTERFACES.exists() and _IPV6_DISABLED.read_text().strip() != "1"
     except OSError:

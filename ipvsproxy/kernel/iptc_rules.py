@@ -36,6 +36,7 @@ from ipvsproxy.errors import KernelError, Unsupported
 from ipvsproxy.model.addr import format_addr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Match, Option, Rule, RuleLayer
+from ipvsproxy.plan.rule_parse import UNRECOGNISED, unrecognised
 
 if TYPE_CHECKING:
     import iptc
@@ -55,7 +56,6 @@ _VERDICTS = ("ACCEPT", "DROP", "RETURN")
 # Only these are loaded for reading: loading some others for a second family ends the process, see MASQUERADE above.
 _READ_MATCHES = frozenset({"comment", "set", "mark", "conntrack", "addrtype", "physdev", "icmp", "icmp6", "ipvs"})
 _READ_TARGETS = frozenset({"MARK", "REJECT"})
-UNRECOGNISED = "unrecognised"  # names what our rules never contain, so that a rule with it equals none of ours
 
 
 @functools.cache
@@ -341,8 +341,3 @@ def _odd_header(header: iptc.ip4tc.ipt_ip, *, is_ipv4: bool) -> tuple[Match, ...
         and len(mask) in {0, len(header.iniface), len(header.iniface) + 1}
     )
     return () if plain else (unrecognised(bytes(header).hex()),)
-
-
-def unrecognised(what: str) -> Match:
-    """A match that stands for what our rules never contain."""
-    return Match(UNRECOGNISED, (Option("--bytes", what),))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ipvsproxy.errors import KernelError, Unsupported
-from ipvsproxy.kernel import ipvs_decode, ipvs_encode
+from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.enums import ForwardingMethod, Protocol, VirtualServerFlags
@@ -31,7 +31,7 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServer,
     VirtualServerKey,
 )
-from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer
+from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer
 
 _CONTROLLER = 16  # GENL_ID_CTRL, include/uapi/linux/genetlink.h
 _METHODS = 3  # IP_VS_CONN_F_FWD_MASK without BYPASS, which no real server has
@@ -81,6 +81,14 @@ class NetlinkIpvs:
             virtual[key] = VirtualServer(service.scheduler, flags, service.timeout_s)
             real[key] = _join_real_servers(service)
         return {Kind.VIRTUAL_SERVER: virtual, Kind.REAL_SERVER: real}
+
+    def fingerprint(self) -> bytes:
+        """The survey as one value. Raises KernelError."""
+        return repr(self.survey()).encode()
+
+    def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
+        """The same in short, from /proc/net/ip_vs. Raises KernelError."""
+        return ipvs_proc.survey()
 
     def close(self) -> None:
         """Close the socket; the next use opens another one."""

@@ -1,7 +1,7 @@
-"""What others do to kube-ipvs0: lost addresses and changes of the link, as events, from a thread of its own.
+"""What others do to kube-ipvs0, and the node's other addresses as they come and go: events from a thread of its own.
 
-A raw socket subscribed to link and address notifications. Nearly all of them are about other links or tell of
-additions, our own thousands at start among them; they are dropped by message type or by the index in the fixed header.
+A raw socket subscribed to link and address notifications. Nearly all of them tell of additions to kube-ipvs0, our own
+thousands at start; they are dropped by message type and by the index in the fixed header.
 
 Whether an address went by our own hand cannot be told from its notification: IPv4's carries the port id of the socket
 that asked, IPv6's carries 0 (net/ipv6/addrconf.c, inet6_ifa_notify). So every loss is reported by value, and whoever
@@ -24,12 +24,17 @@ import msgspec
 
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.addresses import (
+    ADDRESS_HEADER,
     IFLA_IFNAME,
     LINK_HEADER,
     RTM_DELADDR,
     RTM_DELLINK,
+    RTM_GETADDR,
+    RTM_NEWADDR,
     RTM_NEWLINK,
+    address_index,
     decode_address,
+    decode_any_address,
     find_link,
 )
 from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket, open_netlink, read_attributes, split_messages
@@ -64,17 +69,23 @@ class DeviceChanged(msgspec.Struct, frozen=True):
     address: PackedAddr | None = None
 
 
+class HostAddresses(msgspec.Struct, frozen=True):
+    """All addresses of all links but kube-ipvs0, after one of them came or went."""
+
+    addresses: frozenset[PackedAddr]
+
+
 class _Device(msgspec.Struct, frozen=True):
     index: int
     up: bool
 
 
 class AddressMonitor:
-    """Tells `on_event` what happens to kube-ipvs0, in the network namespace in which it is made and from then on."""
+    """Tells `on_event` what happens to addresses, in the network namespace in which it is made and from then on."""
 
     def __init__(
         self,
-        on_event: Callable[[DeviceChanged], None],
+        on_event: Callable[[DeviceChanged | HostAddresses], None],
         open_socket: Callable[[int, int], socket.socket] = open_netlink,
         query: NetlinkSocket | None = None,
     ) -> None:
@@ -83,6 +94,12 @@ class AddressMonitor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._query = query or NetlinkSocket(NETLINK_ROUTE, f"the link {DUMMY_DEVICE}")
         self._device = self._find_device()
+        self._host = self._list_host()
+
+    @property
+    def host_addresses(self) -> frozenset[PackedAddr]:
+        """The addresses of all links but kube-ipvs0, as last told."""
+        return frozenset(address for _, address in self._host)
 
     def run(self) -> None:
         """Report until `stop` is called. Raises KernelError where the socket fails."""
@@ -108,18 +125,32 @@ class AddressMonitor:
             if error.errno != errno.ENOBUFS:
                 raise KernelError("cannot watch network links", error.errno or errno.EIO) from error
             self._device = self._find_device()
+            self._host = self._list_host()
             self._on_event(DeviceChanged(DeviceChange.EVENTS_LOST))
+            self._on_event(HostAddresses(self.host_addresses))
             return
+        before = set(self._host)
         for message_type, _, _, body in split_messages(received):
             self._handle(message_type, body)
+        if before != self._host:
+            self._on_event(HostAddresses(self.host_addresses))
 
     def _handle(self, message_type: int, body: bytes) -> None:
-        if message_type == RTM_DELADDR and self._device is not None:
-            address = decode_address(body, self._device.index)
-            if address is not None:
-                self._on_event(DeviceChanged(DeviceChange.ADDRESS_LOST, address))
+        if message_type in {RTM_NEWADDR, RTM_DELADDR}:
+            self._handle_address(message_type, body)
         elif message_type in {RTM_NEWLINK, RTM_DELLINK}:
             self._handle_link(message_type, body)
+
+    def _handle_address(self, message_type: int, body: bytes) -> None:
+        index = address_index(body)
+        if self._device is None or index != self._device.index:
+            found = decode_any_address(body)
+            if found is not None:
+                (self._host.add if message_type == RTM_NEWADDR else self._host.discard)((index, found))
+        elif message_type == RTM_DELADDR:
+            address = decode_address(body, index)
+            if address is not None:
+                self._on_event(DeviceChanged(DeviceChange.ADDRESS_LOST, address))
 
     def _handle_link(self, message_type: int, body: bytes) -> None:
         family, _, index, flags, _ = LINK_HEADER.unpack_from(body)
@@ -149,3 +180,11 @@ class AddressMonitor:
         link = find_link(self._query, DUMMY_DEVICE)
         self._query.close()
         return None if link is None else _Device(link.index, bool(link.flags & IFF_UP))
+
+    def _list_host(self) -> set[tuple[int, PackedAddr]]:
+        """(link index, address) of every address that is not on kube-ipvs0."""
+        own = self._device.index if self._device else 0
+        bodies = self._query.dump(RTM_GETADDR, ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+        self._query.close()
+        found = ((address_index(body), decode_any_address(body)) for body in bodies if address_index(body) != own)
+        return {(index, address) for index, address in found if address is not None}

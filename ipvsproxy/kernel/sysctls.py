@@ -45,6 +45,10 @@ class ProcSysctls:
                 raise KernelError(f"cannot read sysctl {name}", error.errno or errno.EIO) from error
         return {Kind.SYSCTL: found}
 
+    def fingerprint(self) -> bytes:
+        """The values themselves: they are few. Raises KernelError."""
+        return repr(sorted(self.read()[Kind.SYSCTL].items(), key=str)).encode()
+
     def _apply_one(self, operation: Operation) -> int:
         if operation.verb is Verb.DELETE:
             return errno.EPERM

@@ -62,6 +62,14 @@ class IpvsTable(msgspec.Struct, frozen=True):
     virtual_servers: tuple[ObservedVirtualServer, ...] = ()
 
 
+class SurveyedServer(msgspec.Struct, frozen=True):
+    """What a cheap look tells of one virtual server; `servers` packed as in model/real_servers.py."""
+
+    scheduler: str
+    is_persistent: bool
+    servers: bytes
+
+
 def full_netmask(family: Family) -> bytes:
     """The `netmask` that groups no clients: 255.255.255.255, or the number 128 in native byte order."""
     return b"\xff" * 4 if family is Family.IPV4 else (128).to_bytes(4, sys.byteorder)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import ForwardingMethod
-from ipvsproxy.model.kernel_objects import RealServer
+from ipvsproxy.model.kernel_objects import Kind, Operation, RealServer
 
 _TAIL = struct.Struct("!HHB")
 _SETTINGS = struct.Struct("!HB")  # the end of the tail
@@ -50,3 +50,10 @@ def split(blob: bytes, address_len: int) -> list[bytes]:
 def identity(record: bytes) -> bytes:
     """Address and port: what makes two records the same real server."""
     return record[: -_SETTINGS.size]
+
+
+def describe(operation: Operation) -> str:
+    """The operation in words, a real server's with its address and port."""
+    if operation.kind is Kind.REAL_SERVER and isinstance(operation.settings, bytes):
+        return f"{operation.verb} real server {unpack(operation.settings)} of {operation.key!s}"
+    return str(operation)

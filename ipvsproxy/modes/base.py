@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ipvsproxy.cluster.node import NodeView
+from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.slices import CompactSlice
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.plan.desired import OwnerPlan
 
@@ -22,5 +23,11 @@ class Mode(Protocol):
     def fixed(self, node: NodeView) -> OwnerPlan:
         """What stands whatever the Services are."""
 
-    def plan(self, view: ServiceView, slices: Sequence[CompactSlice]) -> OwnerPlan:
+    def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
+        """The node's own addresses as this mode uses them; `addresses` are those of its interfaces but kube-ipvs0."""
+
+    def depends_on_host(self, view: ServiceView) -> bool:
+        """Whether the plan of this Service changes with the node's own addresses."""
+
+    def plan(self, view: ServiceView, slices: Sequence[CompactSlice], host: HostView) -> OwnerPlan:
         """What one Service wants."""

@@ -14,7 +14,7 @@ def diff(refs: Iterable[ObjectId], wanted: Callable[[ObjectId], Settings | None]
     for ref in dict.fromkeys(refs):
         kind, key = ref
         want, have = wanted(ref), applied[kind].get(key)
-        if want == have:
+        if want == have or (want is None and kind is Kind.SYSCTL):  # sysctls are the node's: set, never taken back
             continue
         if kind is Kind.REAL_SERVER and isinstance(key, VirtualServerKey):
             # Deleting a virtual server takes its real servers along: no message each.

@@ -8,16 +8,27 @@ does not want.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from ipvsproxy.model.addr import Cidr
+from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
+from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, SetEntry, State, VirtualServerKey
+from ipvsproxy.model.names import set_name
 
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY)
+_NODE_PORT_SETS = {
+    set_name(f"KUBE-NODE-PORT-{local}{protocol.name}", family): (family, protocol)
+    for local in ("", "LOCAL-")
+    for protocol in (Protocol.TCP, Protocol.UDP)
+    for family in Family
+}  # those that hold ports alone: SCTP's set names the address too
 
 
-def ours(observed: State, exclude: Sequence[Cidr] = ()) -> State:
-    """The part of `observed` that may be edited or deleted; virtual servers inside `exclude` never are."""
+def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedAddr] = ()) -> State:
+    """The part of `observed` that may be edited or deleted; virtual servers inside `exclude` never are.
+
+    `host`: the addresses of the node's interfaces but kube-ipvs0, where our node ports are.
+    """
     bound = {entry.address for entry in observed[Kind.BOUND_ENTRY] if isinstance(entry, SetEntry)}
     bound.update(address for address in observed[Kind.ADDRESS] if isinstance(address, bytes))
     fronts = {
@@ -26,11 +37,16 @@ def ours(observed: State, exclude: Sequence[Cidr] = ()) -> State:
         for entry in observed[kind]
         if isinstance(entry, SetEntry)
     }
+    node_ports = _node_ports(observed)
     keys = {
         key
         for key in observed[Kind.VIRTUAL_SERVER]
         if isinstance(key, VirtualServerKey)
-        and (key.address in bound or (key.protocol, key.address, key.port) in fronts)
+        and (
+            key.address in bound
+            or (key.protocol, key.address, key.port) in fronts
+            or ((family_of(key.address), key.protocol, key.port) in node_ports and key.address in host)
+        )
         and not any(key.address in cidr for cidr in exclude)
     }
     return {
@@ -38,6 +54,15 @@ def ours(observed: State, exclude: Sequence[Cidr] = ()) -> State:
         if kind in {Kind.VIRTUAL_SERVER, Kind.REAL_SERVER}
         else dict(objects)
         for kind, objects in observed.items()
+    }
+
+
+def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:
+    """Every node port in a set of ports alone; the set's name tells its family and protocol."""
+    return {
+        (*_NODE_PORT_SETS[entry.set_name], entry.port)
+        for entry in observed[Kind.SUPPORT_ENTRY]
+        if isinstance(entry, SetEntry) and entry.set_name in _NODE_PORT_SETS
     }
 
 

@@ -18,6 +18,7 @@ from ipvsproxy.errors import describe_errno
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, Verb, format_key
+from ipvsproxy.model.real_servers import describe
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
@@ -75,6 +76,8 @@ class Applier:
                 case Outcome.DONE:
                     done.append(operation)
                 case Outcome.EDIT_INSTEAD:
+                    # It came from elsewhere, so what else of it stands there is not known.
+                    self._mirror.distrust((operation.kind,))
                     again.append(msgspec.structs.replace(operation, verb=Verb.EDIT))
                 case Outcome.ADD_INSTEAD:
                     again.append(msgspec.structs.replace(operation, verb=Verb.ADD))
@@ -87,7 +90,7 @@ class Applier:
         self.carried_out += len(done)
         if log.is_enabled_for(logging.DEBUG):
             for operation in done:
-                log.debug("operation_applied", operation=str(operation))
+                log.debug("operation_applied", operation=describe(operation))
         return again
 
     def _may_go(self, operation: Operation) -> bool:
@@ -118,7 +121,7 @@ class Applier:
             tell = log.error
         tell(
             "operation_refused",
-            operation=str(operation),
+            operation=describe(operation),
             services=sorted(str(owner) for owner in self._desired.holders(ref) if owner != FIXED),
             errno=describe_errno(number),
             hint=hint(operation, number),

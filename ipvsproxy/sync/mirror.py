@@ -15,12 +15,25 @@ from ipvsproxy.clock import Clock
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.api import Kernel, Subsystem
 from ipvsproxy.model.addr import Cidr, PackedAddr
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, empty_state
+from ipvsproxy.model.enums import VirtualServerFlags
+from ipvsproxy.model.kernel_objects import (
+    Key,
+    Kind,
+    ObjectId,
+    Settings,
+    State,
+    VirtualServer,
+    VirtualServerKey,
+    empty_state,
+)
+from ipvsproxy.model.observed import SurveyedServer
 from ipvsproxy.plan import ownership
 from ipvsproxy.plan.desired import Desired
 from ipvsproxy.sync.retries import Retries
 
 log = structlog.get_logger()
+
+_TOLD = 5  # examples in a log line
 
 
 class Mirror:
@@ -28,9 +41,13 @@ class Mirror:
 
     def __init__(self, kernel: Kernel, clock: Clock, exclude: Sequence[Cidr]) -> None:
         self.applied: State = empty_state()
+        self.host_addresses: frozenset[PackedAddr] = frozenset()  # tell whose virtual server on a node port is
         self.unread: Retries[frozenset[Kind]] = Retries(clock)  # subsystems that could not be read when they had to be
         self._kernel = kernel
+        self._clock = clock
         self._exclude = exclude
+        self.foreign: frozenset[Key] = frozenset()  # virtual servers that are somebody else's
+        self._marks: dict[frozenset[Kind], bytes] = {}  # fingerprints at the last audit
         self._found: State = empty_state()  # what stood in the kernel at start, until all wants are known
         self._stale: set[Kind] = set()
 
@@ -40,7 +57,7 @@ class Mirror:
         # IPVS first: asking for its netlink family makes the kernel load the module, and its sysctls come with it.
         for subsystem in reversed(self._kernel.subsystems):
             self._found.update(subsystem.read())
-        self.applied = ownership.ours(self._found, self._exclude)
+        self.applied = ownership.ours(self._found, self._exclude, self.host_addresses)
         self._stale.clear()
 
     def adopt(self, refs: Iterable[ObjectId]) -> None:
@@ -52,11 +69,19 @@ class Mirror:
 
     def forget_found(self) -> None:
         """All wants are known: nothing that was found at start can become ours any more."""
+        self._note_foreign(self._found)
         self._found = empty_state()
 
     def distrust(self, kinds: Iterable[Kind]) -> None:
         """These kinds may be wrong: the next `reread` reads their subsystem."""
         self._stale.update(kinds)
+
+    @property
+    def next_due(self) -> float | None:
+        """When to read again what is in doubt (monotonic seconds); None where nothing is."""
+        if not self._stale:
+            return None
+        return self.unread.next_due if len(self.unread) else self._clock.monotonic()
 
     def lose_address(self, address: PackedAddr) -> bool:
         """The kernel says that an address is gone; whether that is news: what we delete ourselves is gone here too."""
@@ -70,23 +95,79 @@ class Mirror:
                 drift += self._reread_one(subsystem, desired)
         return drift
 
+    def audit(self, desired: Desired, *, in_full: bool) -> list[ObjectId]:
+        """Look whether the kernel still is as believed; the objects that are not. A quick look unless `in_full`.
+
+        A dump that was cut short or fails changes nothing: what was believed stays, and it is tried again.
+        """
+        drift: list[ObjectId] = []
+        for subsystem in self._kernel.subsystems:
+            if in_full or not self._looks_right(subsystem):
+                drift += self._reread_one(subsystem, desired)
+        return drift
+
+    def _looks_right(self, subsystem: Subsystem) -> bool:
+        try:
+            if subsystem is self._kernel.ipvs:
+                return self._agrees(self._kernel.ipvs.survey())
+            mark = subsystem.fingerprint()
+        except KernelError:
+            return False  # reading in full says what is wrong
+        # Taken before the reading that may follow: a change in between shows at the next audit.
+        before, self._marks[subsystem.kinds] = self._marks.get(subsystem.kinds), mark
+        return before == mark
+
+    def _agrees(self, surveyed: dict[VirtualServerKey, SurveyedServer]) -> bool:
+        """Whether our virtual servers and their real servers are as believed and no unknown ones have come."""
+        virtual, real = self.applied[Kind.VIRTUAL_SERVER], self.applied[Kind.REAL_SERVER]
+        for key, server in surveyed.items():
+            settings = virtual.get(key)
+            if not isinstance(settings, VirtualServer):
+                if key not in self.foreign:
+                    return False
+                continue
+            is_persistent = bool(settings.flags & VirtualServerFlags.PERSISTENT)
+            believed = SurveyedServer(settings.scheduler, is_persistent, _bytes(real.get(key)))
+            if server != believed:
+                return False
+        return all(key in surveyed for key in virtual)
+
     def _reread_one(self, subsystem: Subsystem, desired: Desired) -> list[ObjectId]:
         kinds = subsystem.kinds
         try:
             observed = subsystem.read()
         except KernelError as error:
+            self._stale |= kinds
             is_first = self.unread.failed(kinds) == 1
             (log.error if is_first else log.debug)("kernel_not_read", kinds=sorted(kinds), reason=str(error))
             return []
         self.unread.succeeded(kinds)
         self._stale -= kinds
-        owned = ownership.ours({**self.applied, **observed}, self._exclude)
-        for kind, key in desired:
+        owned = ownership.ours({**self.applied, **observed}, self._exclude, self.host_addresses)
+        # What was ours stays ours: its deletion may have been lost, and with it all else that told whose it is.
+        believed = ((kind, key) for kind in kinds for key in self.applied[kind])
+        for kind, key in (*desired, *believed):
             if kind in kinds and key in observed[kind]:
                 owned[kind].setdefault(key, observed[kind][key])
-        return [ref for kind in kinds for ref in self._replace(kind, owned)]
+        drift = [ref for kind in kinds for ref in self._replace(kind, owned)]
+        self._note_foreign(observed)
+        return drift
+
+    def _note_foreign(self, observed: State) -> None:
+        """Remember, and say when it changes, which virtual servers are somebody else's."""
+        if Kind.VIRTUAL_SERVER not in observed:
+            return
+        owned = self.applied[Kind.VIRTUAL_SERVER]
+        foreign = frozenset(key for key in observed[Kind.VIRTUAL_SERVER] if key not in owned)
+        if foreign != self.foreign:
+            log.info("foreign_virtual_servers", count=len(foreign), some=sorted(map(str, foreign))[:_TOLD])
+            self.foreign = foreign
 
     def _replace(self, kind: Kind, owned: State) -> list[ObjectId]:
         before, now = self.applied[kind], owned[kind]
         self.applied[kind] = now
         return [(kind, key) for key in {**before, **now} if before.get(key) != now.get(key)]
+
+
+def _bytes(settings: Settings | None) -> bytes:
+    return settings if isinstance(settings, bytes) else b""

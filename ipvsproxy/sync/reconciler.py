@@ -5,17 +5,19 @@ Nothing here reads the kernel; without news and without anything to retry a sync
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 import structlog
 
 from ipvsproxy.clock import Clock
+from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
-from ipvsproxy.model.addr import Cidr, format_host_prefix
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, State
+from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
@@ -23,6 +25,8 @@ from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.mirror import Mirror
 
 log = structlog.get_logger()
+
+_TOLD = 5  # examples in a log line
 
 # A node cannot do without these two: they serve before the rest is programmed (K38).
 _SERVE_FIRST = (ServiceName("default", "kubernetes"), ServiceName("kube-system", "kube-dns"))
@@ -49,8 +53,12 @@ class Reconciler:
         self._desired = Desired()
         self._mirror = Mirror(kernel, clock, exclude)
         self._applier = Applier(kernel, self._mirror, self._desired, mode.accept_sets, clock)
+        self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
+        self._host = HostView()
+        self._host_changed = False
+        self._depend_on_host: dict[ServiceName, None] = {}
 
     @property
     def desired(self) -> Desired:
@@ -62,13 +70,14 @@ class Reconciler:
         """The mirror; read only."""
         return self._mirror.applied
 
-    def start(self) -> None:
+    def start(self) -> SyncResult:
         """Read the kernel once, take over what is ours, and put the fixed layer in place. Raises KernelError.
 
         Nothing is deleted here: what Services want is not known before they are listed.
         """
         self._mirror.read()
         self._applier.apply(self._plan_fixed())
+        return self._result(0)
 
     def device_changed(self, event: DeviceChanged) -> bool:
         """Note what somebody did to kube-ipvs0; whether a sync may have to put something right."""
@@ -80,9 +89,19 @@ class Reconciler:
             log.warning("address_lost", vip=format_host_prefix(event.address))
             self._lost.append((Kind.ADDRESS, event.address))
             return True
+        if event.change is DeviceChange.LINK_APPEARED and self._mirror.applied[Kind.LINK]:
+            return False  # our own doing
         log.debug("device_changed", change=event.change)
         self.distrust((Kind.LINK, Kind.ADDRESS))
         return True
+
+    def host_changed(self, addresses: frozenset[PackedAddr]) -> bool:
+        """The node's interfaces but kube-ipvs0 have these addresses now; whether that is of interest to a sync."""
+        self._mirror.host_addresses = addresses
+        host = self._mode.host_view(addresses, self._tracker.node)
+        changed, self._host = host != self._host, host
+        self._host_changed |= changed
+        return changed
 
     def distrust(self, kinds: Iterable[Kind]) -> None:
         """The mirror may be wrong about these kinds: the next sync reads their subsystem first."""
@@ -98,12 +117,27 @@ class Reconciler:
             log.warning("object_rejected", object=note.subject, reason=note.reason, hint=note.hint)
         if changes.node_changed:
             touched += self._plan_fixed()
+            self.host_changed(self._host.addresses)
+        if self._host_changed:
+            touched += self._plan(tuple(self._depend_on_host))
+            self._host_changed = False
         if self._tracker.ready and not self._synced_once:
             touched += self._first_plan(changes.services)
         else:
             touched += self._plan(changes.services)
         self._applier.apply([*touched, *self._applier.due()])
         return self._result(len(changes.services))
+
+    def audit(self, *, in_full: bool) -> SyncResult:
+        """Compare the kernel with the mirror and put right what somebody else has changed of ours."""
+        self._applier.carried_out = 0
+        drift = self._mirror.audit(self._desired, in_full=in_full)
+        for kind in dict.fromkeys(kind for kind, _ in drift):
+            keys = [format_key(kind, key) for other, key in drift if other is kind]
+            self.drift[kind] += len(keys)
+            log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
+        self._applier.apply(drift)
+        return self._result(0)
 
     def remove_all(self) -> SyncResult:
         """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""
@@ -115,7 +149,7 @@ class Reconciler:
 
     def _result(self, services: int) -> SyncResult:
         applier = self._applier
-        due = [at for at in (applier.refused.next_due, self._mirror.unread.next_due) if at is not None]
+        due = [at for at in (applier.refused.next_due, self._mirror.next_due) if at is not None]
         return SyncResult(
             services, applier.carried_out, len(applier.refused), len(applier.waiting), min(due, default=None)
         )
@@ -137,11 +171,13 @@ class Reconciler:
         touched: list[ObjectId] = []
         for name in names:
             service, slices = self._tracker.view(name)
-            plan = self._mode.plan(service, slices) if service else None
+            plan = self._mode.plan(service, slices, self._host) if service else None
             touched += self._desired.replace(name, plan)
+            if service and self._mode.depends_on_host(service):
+                self._depend_on_host[name] = None
+            else:
+                self._depend_on_host.pop(name, None)
         return touched
 
     def _everything(self) -> list[ObjectId]:
-        # Sysctls are the node's: they are set, never taken back.
-        applied = self._mirror.applied.items()
-        return [*self._desired, *((kind, key) for kind, found in applied for key in found if kind is not Kind.SYSCTL)]
+        return [*self._desired, *((kind, key) for kind, found in self._mirror.applied.items() for key in found)]

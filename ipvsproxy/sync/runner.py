@@ -1,22 +1,27 @@
 """When to sync: when something happened, but not too soon after the last time, and when a retry is due.
 
-There is no periodic sync here: the mirror says what is applied, so without news there is nothing to send.
+There is no periodic sync: the mirror says what is applied, so without news there is nothing to send. What there is
+every sync period is an audit: has somebody else changed what is ours?
 """
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
+import msgspec
 import structlog
 
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
-from ipvsproxy.kernel.monitor import DeviceChanged
+from ipvsproxy.kernel.monitor import DeviceChanged, HostAddresses
 from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
 log = structlog.get_logger()
+
+FULL_AUDIT_EVERY = 10  # the others take a quick look (sync/mirror.py)
 
 
 class Signal(Enum):
@@ -26,58 +31,62 @@ class Signal(Enum):
 
 
 # What one look at the cluster told comes as one message: a sync never sees half of it.
-Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | Signal
+Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | Signal
 
 
 class Inbox(Protocol):
     """The one queue between the threads."""
 
-    def get(self, timeout_s: float | None) -> Message | None:
-        """The next message; None when `timeout_s` seconds passed without one. None as time-out waits for ever."""
+    def get(self, timeout_s: float) -> Message | None:
+        """The next message; None when `timeout_s` seconds, which may be infinite, passed without one."""
+
+
+class Periods(msgspec.Struct, frozen=True):
+    """The least time between two syncs, and the time between two audits, in seconds."""
+
+    min_sync_s: float = 0.0
+    audit_s: float = math.inf
 
 
 class Runner:
     """The sync thread's loop."""
 
-    def __init__(
-        self, inbox: Inbox, tracker: Tracker, reconciler: Reconciler, clock: Clock, *, min_sync_period_s: float
-    ) -> None:
+    def __init__(self, inbox: Inbox, tracker: Tracker, reconciler: Reconciler, clock: Clock, periods: Periods) -> None:
         self._inbox = inbox
         self._tracker = tracker
         self._reconciler = reconciler
         self._clock = clock
-        self._min_sync_period_s = min_sync_period_s
+        self._periods = periods
         self._pending = False
         self._not_before = clock.monotonic()
         self._retry_at: float | None = None
+        self._audit_at = clock.monotonic() + periods.audit_s
+        self._audits = 0
 
     def run(self) -> None:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
         while True:
-            message = self._inbox.get(self._wait_s())
+            message = self._inbox.get(max(0.0, min(self._sync_at(), self._audit_at) - self._clock.monotonic()))
             while message is not None:
                 if message is Signal.STOP:
                     return
                 self._take(message)
                 message = self._inbox.get(0)
-            if self._is_due():
+            if self._clock.monotonic() >= self._sync_at():
                 self._sync()
+            if self._clock.monotonic() >= self._audit_at:
+                self._audit()
 
-    def _wait_s(self) -> float | None:
-        now = self._clock.monotonic()
+    def _sync_at(self) -> float:
         if self._pending:
-            return max(0.0, self._not_before - now)
-        return None if self._retry_at is None else max(0.0, self._retry_at - now)
-
-    def _is_due(self) -> bool:
-        now = self._clock.monotonic()
-        if self._pending:
-            return now >= self._not_before
-        return self._retry_at is not None and now >= self._retry_at
+            return self._not_before
+        return math.inf if self._retry_at is None else self._retry_at
 
     def _take(self, message: Message) -> None:
         if isinstance(message, DeviceChanged):
             self._pending |= self._reconciler.device_changed(message)
+        elif isinstance(message, HostAddresses):
+            self._pending |= self._reconciler.host_changed(message.addresses)
         elif not isinstance(message, Signal):
             self._pending = True
             for event in message:
@@ -88,14 +97,24 @@ class Runner:
         result = self._reconciler.sync()
         ended = self._clock.monotonic()
         self._pending = False
-        self._not_before = ended + self._min_sync_period_s
+        self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
-        _report(result, (ended - started) * 1000)
+        _report("sync_finished", result, (ended - started) * 1000)
+
+    def _audit(self) -> None:
+        self._audits += 1
+        started = self._clock.monotonic()
+        result = self._reconciler.audit(in_full=self._audits % FULL_AUDIT_EVERY == 0)
+        ended = self._clock.monotonic()
+        self._audit_at = ended + self._periods.audit_s
+        self._retry_at = result.retry_at
+        if result.operations or result.refused:
+            _report("audit_finished", result, (ended - started) * 1000)
 
 
-def _report(result: SyncResult, duration_ms: float) -> None:
+def _report(event: str, result: SyncResult, duration_ms: float) -> None:
     log.info(
-        "sync_finished",
+        event,
         mode="ipvs",
         services=result.services,
         operations=result.operations,

@@ -11,7 +11,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from ipvsproxy.kernel.addresses import NetlinkAddresses
-from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged
+from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged, HostAddresses
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import Kind, Operation, Verb
 from ipvsproxy.model.names import DUMMY_DEVICE
@@ -26,9 +26,16 @@ class Heard:
 
     def __init__(self) -> None:
         self._events: queue.Queue[DeviceChanged] = queue.Queue()
-        self._monitor = AddressMonitor(self._events.put)
+        self._hosts: queue.Queue[HostAddresses] = queue.Queue()
+        self._monitor = AddressMonitor(self._hear)
         self._thread = threading.Thread(target=self._monitor.run)
         self._thread.start()
+
+    def _hear(self, event: DeviceChanged | HostAddresses) -> None:
+        (self._hosts if isinstance(event, HostAddresses) else self._events).put(event)  # type: ignore[attr-defined]
+
+    def next_host(self) -> frozenset[bytes]:
+        return self._hosts.get(timeout=30).addresses
 
     def next(self) -> tuple[DeviceChange, bytes | None]:
         event = self._events.get(timeout=30)
@@ -46,9 +53,7 @@ class Heard:
 
 
 @pytest.fixture
-def addresses(pick: Callable, kernel_kind: str) -> NetlinkAddresses:
-    if kernel_kind == "fake":
-        pytest.skip("the fake kernel has no notifications")
+def addresses(pick: Callable, real_kernel: None) -> NetlinkAddresses:  # noqa: ARG001  # the fake tells nothing
     made = pick(None, NetlinkAddresses)
     assert made.apply([LINK, *[Operation(Verb.ADD, Kind.ADDRESS, addr(vip)) for vip in VIPS]]) == [0, 0, 0]
     return made
@@ -121,3 +126,12 @@ def test_a_link_that_is_renamed_deleted_or_made_is_told(heard, ip, addresses):
     assert heard.next() == (DeviceChange.LINK_APPEARED, None)
     ip.link("del", ifname=DUMMY_DEVICE)
     assert heard.next() == (DeviceChange.LINK_GONE, None)
+
+
+def test_addresses_of_other_links_are_told_as_they_come_and_go(heard):
+    with IPRoute() as ip:
+        lo = ip.link_lookup(ifname="lo")[0]
+        ip.addr("add", index=lo, address="192.0.2.50", prefixlen=32)
+        there = heard.next_host()
+        ip.addr("delete", index=lo, address="192.0.2.50", prefixlen=32)
+        assert there - heard.next_host() == {addr("192.0.2.50")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_a_value_that_the_kernel_does_not_take_answers_einval(real):
 
 
 def test_every_setting_of_ipvs_mode_can_be_written_where_ipvs_is(real):
-    NetlinkIpvs().read()  # loads ip_vs
+    with closing(NetlinkIpvs()) as ipvs:
+        ipvs.read()  # loads ip_vs
     present = {name for name in ALL_SYSCTLS if sysctl_path(name).exists()}
     assert present == ALL_SYSCTLS
     assert real.apply([write(name, "1") for name in sorted(present)]) == [0] * len(present)

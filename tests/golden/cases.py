@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ipvsproxy import dry_run
+from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.events import ClusterEvent
+from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.command_line import Plan, parse_command_line
 from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.model.kernel_objects import State
+from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
+from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
 ROOT = Path(__file__).parent
 
@@ -56,6 +61,23 @@ class Case:
     def events(self) -> list[ClusterEvent]:
         """What the daemon is told of the folder at its start."""
         return ManifestFolder(self.folder).load()
+
+
+class Daemon:
+    """What the daemon does with a kernel under the flags of a `plan`, whose --node-addresses its interfaces have."""
+
+    def __init__(self, command: Plan, kernel: Kernel, clock: Clock) -> None:
+        families = command.options.families
+        self.tracker = Tracker(command.config.hostname_override, families)
+        self.reconciler = Reconciler(kernel, self.tracker, IpvsMode(ipvs_options(command.config, families)), clock)
+        self.reconciler.host_changed(frozenset(command.options.node_addresses))
+        self.reconciler.start()
+
+    def sync(self, events: Iterable[ClusterEvent]) -> SyncResult:
+        """One sync after these events."""
+        for event in events:
+            self.tracker.note(event)
+        return self.reconciler.sync()
 
 
 def _found() -> Iterator[Case]:

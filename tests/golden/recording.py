@@ -7,6 +7,7 @@ are always there, sysctls that still have their value of boot. Order counts insi
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import yaml
 
+from ipvsproxy.cluster.events import ApiObject, Changed, ClusterEvent, ObjectRef
+from ipvsproxy.config.command_line import Plan, parse_command_line
 from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.model.addr import family_of, parse_addr
 from ipvsproxy.model.enums import Family
 
@@ -92,8 +96,31 @@ class Recording:
         """What `plan` takes of kube-proxy's flags, and what it must be told of the host."""
         flags = (self.folder / "flags.txt").read_text().split()
         kept = [flag for flag in flags if not flag.startswith("--kubeconfig")]
+        host = [*kept, f"--node-addresses={','.join(self.host_addresses)}"]
         single = "net.ipv6.conf.all.disable_ipv6 = 1" in (self.folder / "node.txt").read_text().splitlines()
-        return [*kept, "--ip-families=IPv4"] if single else kept
+        return [*host, "--ip-families=IPv4"] if single else host
+
+    @property
+    def host_addresses(self) -> list[str]:
+        """The addresses of the node's interfaces at the start, but loopback and link-local ones, which play no part."""
+        words = (self.folder / "node.txt").read_text().split()
+        found = (ipaddress.ip_interface(word).ip for word in words if "/" in word)
+        return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
+
+    def command(self) -> Plan:
+        """The parsed command line of `plan`."""
+        words = ["plan", "-o", PlanFormat.IPVSADM, "--manifests", str(self.folder), *self.flags]
+        command = parse_command_line(words)
+        assert isinstance(command, Plan)
+        return command
+
+    def events(self) -> list[ClusterEvent]:
+        """What a daemon is told of the objects at its start."""
+        return ManifestFolder(self.folder).load()
+
+    def objects(self) -> dict[ObjectRef, ApiObject]:
+        """The objects themselves."""
+        return {event.ref: event.object for event in self.events() if isinstance(event, Changed)}
 
     def lines(self, plan_format: PlanFormat) -> list[str]:
         """What the tool showed, as it is compared."""
@@ -107,15 +134,23 @@ class Recording:
     def values(self) -> dict[str, set[str]]:
         """What the placeholders of the page stand for here."""
         items = yaml.safe_load((self.folder / "given.yaml").read_text())["items"]
-        services = [item for item in items if item["kind"] == "Service"]
-        nodes = [item for item in items if item["kind"] == "Node"]
+        local = [
+            {**item["spec"], **item["status"]["loadBalancer"]}
+            for item in items
+            if item["kind"] == "Service" and item["spec"].get("externalTrafficPolicy") == "Local"
+        ]
+        ingress = [entry.get("ip", "") for service in local for entry in service.get("ingress", ())]
+        endpoints = [e for item in items if item["kind"] == "EndpointSlice" for e in item["endpoints"] or ()]
         return {
-            "<node-ip>": set(_shown(a["address"] for node in nodes for a in node["status"]["addresses"])),
-            "<node-port>": {str(p["nodePort"]) for s in services for p in s["spec"]["ports"] if "nodePort" in p},
-            "<external-ip>": set(_shown(ip for s in services for ip in s["spec"].get("externalIPs", ()))),
-            "<load-balancer-ip>": set(
-                _shown(entry["ip"] for s in services for entry in s["status"]["loadBalancer"].get("ingress", ()))
-            ),
+            "<node-ip>": set(_shown(self.host_addresses)),
+            "<local-ip>": set(_shown([*ingress, *(ip for service in local for ip in service.get("externalIPs", ()))])),
+            "<local-port>": {
+                str(port["nodePort"]) for service in local for port in service["ports"] if "nodePort" in port
+            },
+            "<health-port>": {
+                str(service["healthCheckNodePort"]) for service in local if "healthCheckNodePort" in service
+            },
+            "<remote-pod>": set(_shown(a for e in endpoints if e.get("nodeName") != "node1" for a in e["addresses"])),
             "<empty-set>": self._empty_sets(),
         }
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import pytest
 
 from ipvsproxy import dry_run
-from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.command_line import Serve, parse_command_line
 from ipvsproxy.config.types import PlanFormat
 from ipvsproxy.kernel.fake import FakeKernel
-from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.status import wanted
-from ipvsproxy.sync.reconciler import Reconciler
 from tests.builders import FakeClock
-from tests.golden.cases import FORMATS, PLAN_ONLY_FLAGS
+from tests.golden.cases import FORMATS, PLAN_ONLY_FLAGS, Daemon
 
 GIVEN = {"given.yaml", "flags.txt"}
 
@@ -37,15 +34,8 @@ def test_a_folder_holds_what_is_given_and_one_text_for_each_format(case):
 
 def test_a_sync_brings_the_fake_kernel_to_the_golden_state(case):
     command = case.command()
-    families = command.options.families
-    fake = FakeKernel(families)
-    tracker = Tracker(command.config.hostname_override, families)
-    mode = IpvsMode(ipvs_options(command.config, families))
-    reconciler = Reconciler(fake.kernel, tracker, mode, FakeClock())
-    reconciler.start()
-    for event in case.events():
-        tracker.note(event)
-    result = reconciler.sync()
+    fake = FakeKernel(command.options.families)
+    result = Daemon(command, fake.kernel, FakeClock()).sync(case.events())
     assert (result.refused, result.waiting) == (0, 0)
     for plan_format in FORMATS:
         shown, golden = list(wanted.FORMATS[plan_format](fake.state)), case.file(plan_format).read_text().splitlines()

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from ipvsproxy import dry_run
-from ipvsproxy.config.command_line import Plan, parse_command_line
 from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.kernel.fake import FakeKernel
+from ipvsproxy.model.kernel_objects import State
 from ipvsproxy.status import wanted
-from tests.golden.cases import FORMATS
+from tests.builders import FakeClock
+from tests.clusters import events
+from tests.golden.cases import FORMATS, Daemon
 from tests.golden.recording import (
     OURS,
     ROOT,
@@ -31,12 +34,19 @@ ROWS = meant_differences()
 
 
 @functools.cache
-def planned(recording: Recording, plan_format: PlanFormat) -> list[str]:
-    command = parse_command_line(["plan", "-o", plan_format, "--manifests", str(recording.folder), *recording.flags])
-    assert isinstance(command, Plan)
+def wanted_state(recording: Recording) -> State:
+    command = recording.command()
     state, notes = dry_run.plan(command.config, command.options)
     assert notes == ()
-    return list(normalised(wanted.FORMATS[plan_format](state)))
+    return state
+
+
+def planned(recording: Recording, plan_format: PlanFormat) -> list[str]:
+    return list(normalised(wanted.FORMATS[plan_format](wanted_state(recording))))
+
+
+def recorded(name: str) -> Recording:
+    return next(recording for recording in RECORDINGS if recording.folder.name == name)
 
 
 def one_sided(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
@@ -77,6 +87,21 @@ def test_every_row_of_the_differences_page_is_needed(row):
     )
 
 
+def shown(state: State) -> dict[PlanFormat, list[str]]:
+    """A kernel in the formats of the tools; not its sysctls, of which it has others."""
+    return {name: list(normalised(wanted.FORMATS[name](state))) for name in FORMATS if name is not PlanFormat.SYSCTL}
+
+
+def test_k19_a_recorded_update_ends_where_a_start_on_its_end_does():
+    before, after = (recorded(f"update-port-removed-{when}") for when in ("before", "after"))
+    fake = FakeKernel(before.command().options.families)
+    daemon = Daemon(before.command(), fake.kernel, FakeClock())
+    daemon.sync(before.events())
+    assert shown(fake.state) == shown(wanted_state(before))
+    daemon.sync(events(before.objects(), after.objects()))
+    assert shown(fake.state) == shown(wanted_state(after))
+
+
 def test_the_page_names_files_that_there_are():
     assert {name for row in ROWS for name in row.files} <= set(FORMATS)
 
@@ -93,7 +118,7 @@ def test_the_page_names_files_that_there_are():
     ],
 )
 def test_a_line_that_only_one_side_has_is_seen_and_no_row_covers_it(plan_format, line):
-    recording = next(r for r in RECORDINGS if r.folder.name == "clusterip-basic")
+    recording = recorded("clusterip-basic")
     ours, theirs = planned(recording, plan_format), recording.lines(plan_format)
     differing = set(one_sided(ours, [other for other in theirs if other != line])) - set(one_sided(ours, theirs))
     assert differing == {(line, OURS)}

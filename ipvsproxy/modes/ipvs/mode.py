@@ -6,14 +6,16 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ipvsproxy.cluster.node import NodeView
+from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.slices import CompactSlice
 from ipvsproxy.config.types import DetectLocalMode, ProxyConfig
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.model.names import DUMMY_DEVICE
 from ipvsproxy.modes.ipvs import rules, service, sets, sysctls
+from ipvsproxy.modes.ipvs.node_ports import NodePortAddresses
 from ipvsproxy.plan.desired import FIXED, OwnerPlan
 
 
@@ -29,6 +31,7 @@ class IpvsOptions(msgspec.Struct, frozen=True):
     node_cidrs_are_local: bool = False
     strict_arp: bool = False
     kernel_release: tuple[int, int] | None = None
+    node_ports: NodePortAddresses = NodePortAddresses()
 
 
 def ipvs_options(
@@ -49,6 +52,7 @@ def ipvs_options(
         node_cidrs_are_local=detect is DetectLocalMode.NODE_CIDR,
         strict_arp=config.strict_arp,
         kernel_release=kernel_release,
+        node_ports=NodePortAddresses(config.node_port_cidrs, config.node_ports_on_primary),
     )
 
 
@@ -75,6 +79,15 @@ class IpvsMode:
         objects[Kind.LINK, DUMMY_DEVICE] = "dummy"
         return OwnerPlan(FIXED, "", objects)
 
-    def plan(self, view: ServiceView, slices: Sequence[CompactSlice]) -> OwnerPlan:
+    def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
+        """The node's own addresses, and which of them serve node ports."""
+        primary = tuple(address for family in Family if (address := node.primary_ip(family)))
+        return HostView(addresses, self._options.node_ports.select(addresses, primary))
+
+    def depends_on_host(self, view: ServiceView) -> bool:
+        """Whether the plan of this Service changes with the node's own addresses."""
+        return service.depends_on_host(view)
+
+    def plan(self, view: ServiceView, slices: Sequence[CompactSlice], host: HostView) -> OwnerPlan:
         """What one Service wants."""
-        return service.plan_service(view, slices, self._options.service)
+        return service.plan_service(view, slices, host, self._options.service)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.services import ServicePort, ServiceView
 from ipvsproxy.cluster.slices import CompactSlice, EndpointFlags, preferred_flags
 from ipvsproxy.model import real_servers
@@ -30,22 +31,28 @@ from ipvsproxy.model.names import DEFAULT_SCHEDULER, set_name
 from ipvsproxy.modes.ipvs import sets
 from ipvsproxy.plan.desired import OwnerPlan
 
+_NODE_PORT_SETS = {
+    Protocol.TCP: sets.NODE_PORT_TCP,
+    Protocol.UDP: sets.NODE_PORT_UDP,
+    Protocol.SCTP: sets.NODE_PORT_SCTP,
+}
 # mh hashes the client's port too, so that one client's connections spread (upstream: pkg/proxy/ipvs/proxier.go).
 _SCHEDULER_FLAGS = {"mh": VirtualServerFlags.SCHEDULER_2}
 
 
 class ServiceOptions(msgspec.Struct, frozen=True):
-    """What the plan of a Service depends on besides the Service: the families this node serves, and the scheduler."""
+    """What the plan of a Service depends on besides the Service and the host: this node's families, the scheduler."""
 
     families: frozenset[Family]
     scheduler: str = DEFAULT_SCHEDULER
 
 
 class Frontend(msgspec.Struct, frozen=True):
-    """One address that a Service is reached at."""
+    """One way in: `entries` let its packets through or have them masqueraded, `is_bound` puts it on kube-ipvs0."""
 
-    address: PackedAddr
-    accept_set: str
+    key: VirtualServerKey
+    entries: tuple[ObjectId, ...]
+    is_bound: bool
 
 
 class PortEndpoints(msgspec.Struct, frozen=True):
@@ -55,44 +62,59 @@ class PortEndpoints(msgspec.Struct, frozen=True):
     local: tuple[tuple[PackedAddr, int], ...]
 
 
-def plan_service(service: ServiceView, slices: Sequence[CompactSlice], options: ServiceOptions) -> OwnerPlan:
+def depends_on_host(service: ServiceView) -> bool:
+    """Whether the plan of `service` changes with the node's own addresses."""
+    return bool(service.external_ips or service.load_balancer_ips) or any(port.node_port for port in service.ports)
+
+
+def plan_service(
+    service: ServiceView, slices: Sequence[CompactSlice], host: HostView, options: ServiceOptions
+) -> OwnerPlan:
     """Everything that `service` wants in the kernel; both families in one plan, an address says its own."""
     objects: dict[ObjectId, Settings] = {}
+    settings = _settings(service, options.scheduler)
     for port in service.ports:
-        for family in sorted(options.families):
-            frontends = tuple(_frontends(service, family))
-            if not frontends:
-                continue
+        for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
             endpoints = port_endpoints(port, slices, family)
-            for frontend in frontends:
-                key = VirtualServerKey(port.protocol, frontend.address, port.port)
-                objects[Kind.VIRTUAL_SERVER, key] = _settings(service, options.scheduler)
-                objects[Kind.REAL_SERVER, key] = _real_servers(endpoints)
-                objects |= _reachable(key, frontend)
+            servers = real_servers.join(real_servers.pack(RealServer(*endpoint)) for endpoint in endpoints.usable)
+            for frontend in _frontends(service, port, family, host):
+                objects[Kind.VIRTUAL_SERVER, frontend.key] = settings
+                objects[Kind.REAL_SERVER, frontend.key] = servers
+                objects.update(dict.fromkeys(frontend.entries, True))
+                if frontend.is_bound:
+                    objects[Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family), frontend.key.address)] = True
+                    objects[Kind.ADDRESS, frontend.key.address] = True
             for address, number in endpoints.local:
                 name = set_name(sets.LOOP_BACK, family)
                 objects[Kind.SUPPORT_ENTRY, SetEntry(name, address, port.protocol, number, address)] = True
     return OwnerPlan(service.name, service.created, objects)
 
 
-def _frontends(service: ServiceView, family: Family) -> Iterator[Frontend]:
-    for address in service.cluster_ips:
-        if family_of(address) is family:
-            yield Frontend(address, set_name(sets.CLUSTER_IP, family))
+def _frontends(service: ServiceView, port: ServicePort, family: Family, host: HostView) -> Iterator[Frontend]:
+    """Every way in. An address that another interface of this node has is served but never bound (K32)."""
+    for addresses, base in (
+        (service.cluster_ips, sets.CLUSTER_IP),
+        (service.external_ips, sets.EXTERNAL_IP),
+        (service.load_balancer_ips, sets.LOAD_BALANCER),
+    ):
+        for address in addresses:
+            if family_of(address) is family:
+                is_bound = base == sets.CLUSTER_IP or address not in host.addresses
+                entry = (sets.ENTRY_KINDS[base], SetEntry(set_name(base, family), address, port.protocol, port.port))
+                yield Frontend(VirtualServerKey(port.protocol, address, port.port), (entry,), is_bound)
+    if port.node_port:
+        for address in host.node_port_addresses:
+            if family_of(address) is family:
+                key = VirtualServerKey(port.protocol, address, port.node_port)
+                yield Frontend(key, (_node_port_entry(key, family),), is_bound=False)
 
 
-def _reachable(key: VirtualServerKey, frontend: Frontend) -> dict[ObjectId, Settings]:
-    """What lets packets reach the virtual server, and nothing else on its address."""
-    address = frontend.address
-    return {
-        (Kind.ACCEPT_ENTRY, SetEntry(frontend.accept_set, address, key.protocol, key.port)): True,
-        (Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family_of(address)), address)): True,
-        (Kind.ADDRESS, address): True,
-    }
-
-
-def _real_servers(endpoints: PortEndpoints) -> bytes:
-    return real_servers.join(real_servers.pack(RealServer(*endpoint)) for endpoint in endpoints.usable)
+def _node_port_entry(key: VirtualServerKey, family: Family) -> ObjectId:
+    """What makes traffic to a node port masqueraded. A bitmap cannot hold SCTP, so its set names each address (K30)."""
+    name = set_name(_NODE_PORT_SETS[key.protocol], family)
+    if key.protocol is Protocol.SCTP:
+        return Kind.SUPPORT_ENTRY, SetEntry(name, key.address, key.protocol, key.port)
+    return Kind.SUPPORT_ENTRY, SetEntry(name, port=key.port)
 
 
 def _settings(service: ServiceView, scheduler: str) -> VirtualServer:

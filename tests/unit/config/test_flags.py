@@ -9,6 +9,7 @@ from ipvsproxy.config.command_line import CleanUp, Plan, Serve, parse_command_li
 from ipvsproxy.config.flags import FLAG_OF_FIELD, FLAGS, Commands, flags_of, spell_plainly
 from ipvsproxy.config.types import (
     DetectLocalMode,
+    IptablesBackend,
     KubeProxyConfiguration,
     LogFormat,
     PlanFormat,
@@ -67,6 +68,15 @@ def refusal(*words):
             (parse_cidr("10.244.0.0/16"), parse_cidr("fd00:10:244::/56")),
             id="cluster-cidr",
         ),
+        pytest.param(
+            ["--nodeport-addresses=192.0.2.0/24,primary"],
+            "node_port_cidrs",
+            (parse_cidr("192.0.2.0/24"),),
+            id="nodeport-addresses: networks",
+        ),
+        pytest.param(
+            ["--nodeport-addresses=192.0.2.0/24,primary"], "node_ports_on_primary", True, id="nodeport-addresses: words"
+        ),
         pytest.param(["--ipvs-scheduler=wlc"], "scheduler", "wlc", id="ipvs-scheduler"),
         pytest.param(["--ipvs-scheduler="], "scheduler", "rr", id="a blank scheduler means rr"),
         pytest.param(["--ipvs-strict-arp"], "strict_arp", True, id="ipvs-strict-arp"),
@@ -80,6 +90,7 @@ def refusal(*words):
         pytest.param(["--ipvs-min-sync-period=500ms"], "min_sync_period_s", 0.5, id="ipvs-min-sync-period"),
         pytest.param(["--v=4"], "verbosity", 4, id="v"),
         pytest.param(["--logging-format=json"], "log_format", LogFormat.JSON, id="logging-format"),
+        pytest.param(["--iptables-backend=nft"], "iptables_backend", IptablesBackend.NFT, id="iptables-backend"),
         pytest.param(["--manifests=elsewhere"], "manifests", "objects", id="of a flag given twice the last one counts"),
     ],
 )
@@ -91,6 +102,8 @@ def test_a_flag_sets_its_field(words, field, value):
     "field,value",
     [
         ("hostname_override", ""),
+        ("node_port_cidrs", ()),
+        ("node_ports_on_primary", False),
         ("cluster_cidrs", ()),
         ("detect_local_mode", DetectLocalMode.CLUSTER_CIDR),
         ("masquerade_bit", 14),
@@ -105,6 +118,7 @@ def test_a_flag_sets_its_field(words, field, value):
         ("min_sync_period_s", 0.0),
         ("verbosity", 0),
         ("log_format", LogFormat.AUTO),
+        ("iptables_backend", IptablesBackend.AUTO),
     ],
 )
 def test_without_flags_the_defaults_are_upstreams(field, value):

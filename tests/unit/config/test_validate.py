@@ -11,6 +11,8 @@ from ipvsproxy.config.validate import validate
 from ipvsproxy.model.addr import parse_cidr
 
 IPVS = "KubeProxyConfiguration.KubeProxyIPVSConfiguration"
+NODE_PORTS = "KubeProxyConfiguration.NodePortAddresses"
+NODE_PORT_ITEM = "must be a valid CIDR or one of the keywords 'primary', 'localhost', 'all'"
 DETECT_LOCAL = "KubeProxyConfiguration.DetectLocalConfiguration"
 BLOCK = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 PAIR = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]"
@@ -105,6 +107,27 @@ def accepted(document):
             id="three cluster CIDRs",
         ),
         pytest.param(
+            {"nodePortAddresses": ["192.0.2.0/24", "192.0.2.11"]},
+            f'{NODE_PORTS}[1]: Invalid value: "192.0.2.11": {NODE_PORT_ITEM}',
+            id="an address instead of a network for node ports",
+        ),
+        pytest.param(
+            {"nodePortAddresses": ["Primary"]},
+            f'{NODE_PORTS}[0]: Invalid value: "Primary": {NODE_PORT_ITEM}',
+            id="a keyword in capitals",
+        ),
+        pytest.param(
+            {"nodePortAddresses": ["primary", "192.0.2.0/24", "primary"]},
+            f'{NODE_PORTS}[2]: Duplicate value: "primary"',
+            id="primary twice",
+        ),
+        pytest.param({"nodePortAddresses": ["all", "all"]}, f'{NODE_PORTS}[1]: Duplicate value: "all"', id="all twice"),
+        pytest.param(
+            {"nodePortAddresses": ["localhost", "localhost"]},
+            f'{NODE_PORTS}[1]: Duplicate value: "localhost"',
+            id="localhost twice",
+        ),
+        pytest.param(
             {"iptables": {"masqueradeBit": 32}},
             "KubeProxyConfiguration.KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: "
             "must be within the range [0, 31]",
@@ -180,6 +203,11 @@ def accepted(document):
             "KubeProxyConfiguration.logging.verbosity: Invalid value: -1: must be within the range [0, 2147483647]",
             id="a negative log level",
         ),
+        pytest.param(
+            {"ipvsproxy": {"iptablesBackend": "nftables"}},
+            'KubeProxyConfiguration.ipvsproxy.iptablesBackend: Invalid value: "nftables": must be auto, legacy, nft',
+            id="an unknown iptables flavour",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_in_upstreams_words(document, error):
@@ -230,6 +258,28 @@ def test_any_name_that_a_kernel_module_could_have_is_a_scheduler(scheduler):
 )
 def test_cluster_cidrs_are_one_network_a_family(text, cidrs):
     assert accepted({"clusterCIDR": text}).cluster_cidrs == tuple(parse_cidr(cidr) for cidr in cidrs)
+
+
+@pytest.mark.parametrize(
+    "items,cidrs,on_primary",
+    [
+        pytest.param([], [], False, id="none: every address"),
+        pytest.param(
+            ["192.0.2.0/24", "fd00::1/8"], ["192.0.2.0/24", "fd00::/8"], False, id="networks, host bits cleared"
+        ),
+        pytest.param(["192.0.2.0/24", "192.0.2.0/24"], ["192.0.2.0/24"] * 2, False, id="a network twice, as upstream"),
+        pytest.param(["primary"], [], True, id="primary"),
+        pytest.param(["all"], ["0.0.0.0/0", "::/0"], False, id="all"),
+        pytest.param(["localhost"], ["127.0.0.0/8", "::1/128"], False, id="localhost"),
+        pytest.param(
+            ["localhost", "primary", "192.0.2.0/24"], ["127.0.0.0/8", "::1/128", "192.0.2.0/24"], True, id="a mixture"
+        ),
+    ],
+)
+def test_addresses_for_node_ports_are_networks_and_keywords(items, cidrs, on_primary):
+    config = accepted({"nodePortAddresses": items})
+    assert config.node_port_cidrs == tuple(parse_cidr(cidr) for cidr in cidrs)
+    assert config.node_ports_on_primary is on_primary
 
 
 @pytest.mark.parametrize("mode", ["NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"])

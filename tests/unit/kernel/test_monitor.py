@@ -15,15 +15,16 @@ from ipvsproxy.kernel.addresses import (
     LINK_HEADER,
     RTM_DELADDR,
     RTM_DELLINK,
+    RTM_GETADDR,
     RTM_GETLINK,
     RTM_NEWADDR,
     RTM_NEWLINK,
 )
-from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged
+from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged, HostAddresses
 from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket
 from ipvsproxy.model.names import DUMMY_DEVICE
 from tests.builders import addr
-from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, broken, error, message
+from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, broken, done, error, message
 from tests.unit.kernel.test_addresses import INDEX, attribute, bound
 
 UP, DOWN = 1, 0
@@ -45,10 +46,13 @@ class Kernel:
     def __init__(self) -> None:
         self.there: bytes | None = link()
         self.put, self.taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.events: list[DeviceChanged] = []
+        self.events: list[DeviceChanged | HostAddresses] = []
+        self.bound: list[bytes] = []
 
     def answer(self, batch: list[Sent]) -> list[bytes]:
         (sent,) = batch
+        if sent.message_type == RTM_GETADDR:
+            return [*(message(RTM_NEWADDR, sent.sequence, body) for body in self.bound), done(sent)]
         assert sent.message_type == RTM_GETLINK
         return [error(sent, errno.ENODEV) if self.there is None else message(RTM_NEWLINK, sent.sequence, self.there)]
 
@@ -57,7 +61,7 @@ class Kernel:
         return AddressMonitor(self.events.append, lambda _protocol, _groups: self.taken, query)
 
     def play(self, *notifications: bytes) -> list[tuple[DeviceChange, bytes | None]]:
-        """The events of a monitor that meets these notifications and is stopped behind them."""
+        """The device's changes as told by a monitor that meets these notifications and is stopped behind them."""
         monitor = self.monitor()
         for notification in notifications:
             self.put.send(notification)
@@ -65,7 +69,12 @@ class Kernel:
         monitor.stop()
         monitor.run()
         monitor.close()
-        return [(event.change, event.address) for event in self.events]
+        return [(event.change, event.address) for event in self.events if isinstance(event, DeviceChanged)]
+
+    @property
+    def hosts(self) -> list[set[bytes]]:
+        """The host's addresses each time that they were told."""
+        return [set(event.addresses) for event in self.events if isinstance(event, HostAddresses)]
 
 
 @pytest.fixture
@@ -147,7 +156,8 @@ def test_lost_notifications_are_told_and_the_link_is_looked_up_again(kernel):
     kernel.put.send(tell(RTM_DELADDR, bound("10.96.0.1")))
     monitor._receive()
     monitor.close()
-    assert [event.change for event in kernel.events] == [DeviceChange.EVENTS_LOST, DeviceChange.ADDRESS_LOST]
+    told = [event.change for event in kernel.events if isinstance(event, DeviceChanged)]
+    assert told == [DeviceChange.EVENTS_LOST, DeviceChange.ADDRESS_LOST]
 
 
 def test_any_other_failure_ends_the_thread_with_its_reason(kernel):
@@ -168,3 +178,38 @@ def test_stop_wakes_a_monitor_that_waits(kernel):
     thread.join(30)
     assert not thread.is_alive()
     monitor.close()
+
+
+def test_the_nodes_addresses_are_known_from_the_start_without_those_of_our_link(kernel):
+    kernel.bound = [bound("192.0.2.11", OTHER, 24), bound("10.96.0.1"), bound("2001:db8:1::11", OTHER, 64)]
+    monitor = kernel.monitor()
+    assert monitor.host_addresses == {addr("192.0.2.11"), addr("2001:db8:1::11")}
+    monitor.close()
+
+
+def test_an_address_that_comes_or_goes_on_another_link_is_told_with_all_that_are_there(kernel):
+    kernel.bound = [bound("192.0.2.11", OTHER, 24)]
+    kernel.play(tell(RTM_NEWADDR, bound("192.0.2.50", OTHER)), tell(RTM_DELADDR, bound("192.0.2.11", OTHER, 24)))
+    assert kernel.hosts == [{addr("192.0.2.11"), addr("192.0.2.50")}, {addr("192.0.2.50")}]
+
+
+def test_an_address_that_two_links_have_stays_until_both_have_lost_it(kernel):
+    kernel.bound = [bound("192.0.2.50", OTHER), bound("192.0.2.50", OTHER + 1)]
+    kernel.play(tell(RTM_DELADDR, bound("192.0.2.50", OTHER)), tell(RTM_DELADDR, bound("192.0.2.50", OTHER + 1)))
+    assert kernel.hosts[-1] == set()
+
+
+def test_an_address_that_is_told_again_is_no_news(kernel):
+    kernel.bound = [bound("192.0.2.11", OTHER, 24)]
+    kernel.play(tell(RTM_NEWADDR, bound("192.0.2.11", OTHER, 24)), tell(RTM_NEWADDR, bound("10.96.0.1")))
+    assert kernel.hosts == []
+
+
+def test_after_lost_notifications_the_nodes_addresses_are_listed_again(kernel):
+    monitor = kernel.monitor()
+    kernel.bound = [bound("192.0.2.50", OTHER)]
+    monitor._socket = Failing(errno.ENOBUFS)
+    monitor._receive()
+    monitor._socket = kernel.taken
+    monitor.close()
+    assert kernel.hosts == [{addr("192.0.2.50")}]

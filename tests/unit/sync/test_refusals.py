@@ -10,9 +10,9 @@ from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, Verb
+from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, Verb, VirtualServer
 from ipvsproxy.model.names import DUMMY_DEVICE
-from tests.builders import addr, vs_key
+from tests.builders import addr, blob, vs_key
 from tests.clusters import Node, Svc, cluster
 from tests.witness import Witness, served
 
@@ -266,4 +266,19 @@ def test_what_takes_nothing_away_sends_nothing(change):
     node = Node()
     node.sync(TWO)
     node.reconciler.device_changed(DeviceChanged(change))
+    assert node.sync() == 0
+
+
+def test_a_virtual_server_that_came_from_elsewhere_is_taken_over_with_its_real_servers_put_right():
+    node = Node()
+    node.sync(cluster())
+    key = vs_key("10.96.0.20", 80)
+    node.fake.state[Kind.VIRTUAL_SERVER][key] = VirtualServer("wlc")
+    node.fake.state[Kind.REAL_SERVER][key] = blob(("10.244.9.9", 1))
+    node.tell(cluster(Svc("a")))
+    result = node.reconciler.sync()
+    assert result.retry_at == node.clock.now  # what else stands there is read at once
+    node.reconciler.sync()
+    assert node.fake.state[Kind.VIRTUAL_SERVER][key] == VirtualServer("rr")
+    assert node.fake.state[Kind.REAL_SERVER][key] == blob(("10.244.1.5", 8080))
     assert node.sync() == 0

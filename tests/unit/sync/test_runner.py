@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Rejected
@@ -10,7 +12,7 @@ from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.sync.reconciler import SyncResult
-from ipvsproxy.sync.runner import Message, Runner, Signal
+from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from tests.builders import FakeClock, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import served
@@ -72,7 +74,7 @@ def run(*script, min_sync_period_s=0.0, **reconciler_options):
     inbox = ScriptedInbox(clock, *script, (10_000, Signal.STOP))
     reconciler = RecordedReconciler(clock, **reconciler_options)
     tracker = Tracker(NODE, frozenset(Family))
-    Runner(inbox, tracker, reconciler, clock, min_sync_period_s=min_sync_period_s).run()  # type: ignore[arg-type]
+    Runner(inbox, tracker, reconciler, clock, Periods(min_sync_period_s)).run()  # type: ignore[arg-type]
     return reconciler, inbox
 
 
@@ -87,7 +89,7 @@ def test_an_event_triggers_the_sync_at_once():
 def test_nobody_wakes_without_news():
     reconciler, inbox = run((5, EVENT))
     assert reconciler.synced_at == [5]
-    assert [wait for wait in inbox.waits if wait != 0] == [None, None]  # without a time-out: there is no timer
+    assert [wait for wait in inbox.waits if wait != 0] == [math.inf, math.inf]  # there is no timer
 
 
 def test_events_that_lie_in_the_queue_together_are_one_sync():
@@ -163,7 +165,7 @@ def test_what_a_sync_raises_ends_the_loop():
             raise AssertionError("ours")
 
     inbox = ScriptedInbox(clock, (1, EVENT), (10_000, Signal.STOP))
-    runner = Runner(inbox, Tracker(NODE, frozenset(Family)), Broken(clock), clock, min_sync_period_s=0)  # type: ignore[arg-type]
+    runner = Runner(inbox, Tracker(NODE, frozenset(Family)), Broken(clock), clock, Periods())  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="ours"):
         runner.run()
 
@@ -187,6 +189,6 @@ def test_an_event_of_the_cluster_is_in_the_kernel_when_the_loop_waits_again():
             return super().get(timeout_s)
 
     inbox = Inbox(node.clock, *script)
-    Runner(inbox, node.tracker, node.reconciler, node.clock, min_sync_period_s=0).run()
+    Runner(inbox, node.tracker, node.reconciler, node.clock, Periods()).run()
     assert seen == [(0, b""), (1, bytes((10, 244, 1, 5))), (7, bytes((10, 244, 2, 5)))]
     assert KEY in served(node.fake.state)

@@ -12,11 +12,15 @@ from ipvsproxy.model.kernel_objects import Kind, RuleLayer, RuleTable
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.rule_text import rule_text
+from tests.builders import addr
 
 BOTH = frozenset(Family)
 NODE = NodeView(
     "n1", pod_cidrs=tuple(cidr for text in ("10.244.1.0/24", "fd00:244:1::/64") if (cidr := parse_cidr(text)))
 )
+
+
+FOUR_ADDRESSES = ["192.0.2.11", "198.51.100.11", "2001:db8:1::11", "2001:db8:2::11"]
 
 
 def mode(*flags, families=BOTH, kernel_release=None):
@@ -52,7 +56,7 @@ def masquerade_rule(plan, family):
         pytest.param(["--masquerade-all", "--cluster-cidr=10.244.0.0/16"], " dst,dst", " dst,dst", id="masquerade-all"),
     ],
 )  # fmt: skip
-def test_local_traffic_is_told_as_the_flags_say(flags, four, six):
+def test_k02_local_traffic_is_told_as_the_flags_say(flags, four, six):
     plan = mode(*flags).fixed(NODE)
     assert four in masquerade_rule(plan, Family.IPV4)
     assert six in masquerade_rule(plan, Family.IPV6)
@@ -87,6 +91,29 @@ def test_k01_the_kernels_release_decides_about_reuse_mode():
     key = (Kind.SYSCTL, "net.ipv4.vs.conn_reuse_mode")
     assert mode(kernel_release=(5, 4)).fixed(NODE).objects[key] == "0"
     assert key not in mode(kernel_release=(6, 12)).fixed(NODE).objects
+
+
+@pytest.mark.parametrize(
+    "flags,serving",
+    [
+        pytest.param([], FOUR_ADDRESSES, id="nothing given"),
+        pytest.param(["--nodeport-addresses=all"], FOUR_ADDRESSES, id="all"),
+        pytest.param(["--nodeport-addresses=localhost"], [], id="localhost"),
+        pytest.param(
+            ["--nodeport-addresses=198.51.100.0/24"],
+            ["198.51.100.11", "2001:db8:1::11", "2001:db8:2::11"],
+            id="a network",
+        ),
+        pytest.param(["--nodeport-addresses=primary"], ["198.51.100.11", "2001:db8:1::11"], id="primary: one a family"),
+    ],
+)
+def test_k23_node_ports_are_served_where_the_flags_say(flags, serving):
+    # 192.0.2.11 is known to the API too, but comes second: an ExternalIP, or a second InternalIP.
+    node = NodeView("n1", addresses=tuple(map(addr, ("198.51.100.11", "2001:db8:1::11", "192.0.2.11"))))
+    interfaces = frozenset(map(addr, (*FOUR_ADDRESSES, "127.0.0.1", "::1", "fe80::1")))
+    view = mode(*flags).host_view(interfaces, node)
+    assert view.addresses == interfaces
+    assert sorted(view.node_port_addresses) == sorted(map(addr, serving))
 
 
 def test_a_node_that_changes_nothing_changes_no_plan():

@@ -200,7 +200,7 @@ MASQUERADE = '-m comment --comment "Kubernetes service cluster ip + port for mas
     ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_masqueraded_on_its_way_to_a_cluster_ip(options, before, direction, family):
+def test_k02_what_is_masqueraded_on_its_way_to_a_cluster_ip(options, before, direction, family):
     cidr = BOTH_CIDRS[0] if family is Family.IPV4 else BOTH_CIDRS[1]
     (rule,) = (text for text in texts(nat(family, **options)) if MASQUERADE in text)
     name = set_name(sets.CLUSTER_IP, family)

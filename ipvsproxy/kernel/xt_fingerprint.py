@@ -1,0 +1,84 @@
+"""A table of the legacy iptables as one value, without parsing it: a hundredth of what reading its rules costs.
+
+The table is fetched as the kernel gives it to every iptables program, and hashed without its counters. Any change by
+anybody, to foreign rules too, makes another value; then the rules are read.
+Source: include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import socket
+import struct
+from typing import Final, NamedTuple
+
+from ipvsproxy.errors import KernelError
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import RuleTable
+
+_SO_GET_INFO: Final = 64
+_SO_GET_ENTRIES: Final = 65
+_NAME_BYTES = 32
+_INFO_BYTES = 84
+_INFO_SIZE_AT = 80
+_ENTRIES_AT = 40  # the table's name, its size, padding to eight bytes
+_COUNTER_BYTES = 16
+_NEXT = struct.Struct("=H")
+_NO_TABLE = frozenset({errno.ENOENT, errno.ENOPROTOOPT, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
+
+
+class _Layout(NamedTuple):
+    """Where an entry says how long it is and where it counts; the level of its socket options."""
+
+    level: int
+    next_at: int
+    counters_at: int
+
+
+_LAYOUTS = {Family.IPV4: _Layout(socket.IPPROTO_IP, 90, 96), Family.IPV6: _Layout(socket.IPPROTO_IPV6, 142, 152)}
+
+
+def table_fingerprint(key: RuleTable) -> bytes:
+    """The value of one table, empty where this kernel has no such table. Raises KernelError."""
+    try:
+        with socket.socket(socket.AddressFamily(key.family), socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            entries = _fetch(raw, key)
+    except OSError as error:
+        if error.errno in _NO_TABLE:
+            return b""
+        raise KernelError(f"cannot read the {key}", error.errno or errno.EIO) from error
+    return hashlib.blake2b(_without_counters(entries, _LAYOUTS[key.family]), digest_size=16).digest()
+
+
+def _fetch(raw: socket.socket, key: RuleTable) -> bytearray:
+    level = _LAYOUTS[key.family].level
+    name = key.table.encode().ljust(_NAME_BYTES, b"\0")
+    info = bytearray(name.ljust(_INFO_BYTES, b"\0"))
+    _get_option(raw, level, _SO_GET_INFO, info)
+    size = int.from_bytes(info[_INFO_SIZE_AT:], "little")
+    entries = bytearray(_ENTRIES_AT + size)
+    entries[: _NAME_BYTES + 4] = name + size.to_bytes(4, "little")
+    _get_option(raw, level, _SO_GET_ENTRIES, entries)
+    return entries
+
+
+def _get_option(raw: socket.socket, level: int, option: int, buffer: bytearray) -> None:
+    """getsockopt(2) whose buffer carries the question, which Python's own cannot do. Raises OSError."""
+    length = ctypes.c_uint32(len(buffer))
+    place = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    if ctypes.CDLL(None, use_errno=True).getsockopt(raw.fileno(), level, option, place, ctypes.byref(length)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _without_counters(entries: bytearray, layout: _Layout) -> bytearray:
+    at = _ENTRIES_AT
+    while at < len(entries):
+        counters = at + layout.counters_at
+        entries[counters : counters + _COUNTER_BYTES] = bytes(_COUNTER_BYTES)
+        (step,) = _NEXT.unpack_from(entries, at + layout.next_at)
+        at += step or len(entries)
+    return entries
