@@ -1,0 +1,68 @@
+"""What the VM tests share: the cluster of tests/lab/hosts.py with one proxy that runs through all of them.
+
+The proxy starts once: under emulation a start costs seconds, a change of its folder a fraction of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.hosts import Cluster, Namespace
+from tests.lab.proxies import Manifests
+from tests.lab.traffic import Servers, Transport
+from tests.vm.nodes import ProxyNode, proxy_on
+
+PODS = {
+    "a1": ("10.244.1.5", "2001:db8:244:1::5"),
+    "a2": ("10.244.1.6", "2001:db8:244:1::6"),
+    "a3": ("10.244.1.7", "2001:db8:244:1::7"),
+}
+REMOTE_POD = ("10.244.2.5", "2001:db8:244:2::5")
+PORTS = (8080, 8443, 8053)
+"""What Svc of tests/clusters.py makes of ports 80, 443 and 53."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a real kernel there is nothing to test here."""
+    if config.getoption("--kernel") == "real":
+        return
+    reason = pytest.mark.skip(reason="needs a kernel with IPVS: run it by `make test`, or with --kernel=real in a VM")
+    for item in items:
+        if "/tests/vm/" in item.path.as_posix():
+            item.add_marker(reason)
+
+
+@pytest.fixture(scope="session")
+def hosts() -> Iterator[Cluster]:
+    """The node with pods a1, a2, a3, the pod b1 on another node, and a client outside."""
+    with Cluster() as hosts, Servers() as servers:
+        places = [(name, hosts.add_pod(name, *addresses), addresses) for name, addresses in PODS.items()]
+        places.append(("b1", hosts.add_remote(*REMOTE_POD), REMOTE_POD))
+        hosts.add_outside()
+        for name, host, addresses in places:
+            for address in addresses:
+                for port in PORTS:
+                    for transport in Transport:
+                        servers.listen(host, name, address, port, transport)
+        servers.start()
+        yield hosts
+
+
+@pytest.fixture(scope="session")
+def node(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyNode]:
+    """The node with a proxy at work; each test says which Services there are."""
+    folder = tmp_path_factory.mktemp("proxy")
+    manifests = Manifests(folder / "manifests")
+    with proxy_on(hosts.node, folder) as proxy:
+        proxy.wait_for("sync_finished")
+        yield ProxyNode(hosts, manifests, proxy)
+        assert proxy.stop() == 0
+
+
+@pytest.fixture
+def empty_host() -> Iterator[Namespace]:
+    """A network namespace without anything."""
+    with Namespace("host") as host:
+        yield host
