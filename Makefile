@@ -33,10 +33,10 @@ lint: setup ## format, lint, types and layers
 	@echo "== import-linter"; $(VENV)/bin/lint-imports --no-logo
 
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
-	@$(PY) tests/lab/stages.py pure kube vm
+	@$(PY) tests/lab/stages.py pure kube api vm
 
 test-long: lint ## all of test and what takes long: soak, large sizes, the real kube-proxy
-	@$(PY) tests/lab/stages.py pure kube vm long
+	@$(PY) tests/lab/stages.py pure kube api vm long
 
 golden-update: setup ## rewrite the golden files from what the planner says now; review the diff
 	@$(PY) -m pytest tests/golden --golden-update

@@ -17,7 +17,8 @@ The path of a change
 ====================
 One queue, and one thread that owns everything that changes; these files, top to bottom, are the program::
 
-    kube/manifests.py        a file of the folder changed → Changed(EndpointSlice)      thread "manifests"
+    kube/watch.py            a line from the API server → Changed(EndpointSlice)        thread "watch-EndpointSlice"
+    kube/manifests.py        or a file of the folder has changed                        thread "manifests"
                              → one queue (daemon.QueueInbox)                            the only hand-over
     sync/runner.py           wake at once; not before the minimum period has passed     main thread from here on
     cluster/tracker.py       note(event): compact it; an undone change vanishes

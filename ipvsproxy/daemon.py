@@ -1,8 +1,9 @@
 """The composition root: the one place that picks the real edges, starts the threads and stops them.
 
-    manifests  (thread)  reads the folder, waits for its changes       ┐ device     (thread)  hears when kube-ipvs0
-    loses what it should have ├→ one queue → sync (main thread), which owns the rest signals              SIGTERM,
-    SIGINT                               ┘
+    watch-…    threads  follow the API server, one for each kind of object;   ┐
+    manifests  thread   or reads a folder and waits for its changes           │
+    device     thread   hears what others do to addresses                     ├→ one queue → sync (main thread),
+    signals             SIGTERM, SIGINT                                       ┘   which owns all the rest
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
 """
@@ -38,6 +39,8 @@ from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.monitor import AddressMonitor
 from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
 from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.kube.resources import watched
+from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
@@ -60,20 +63,35 @@ def run(config: ProxyConfig) -> int:
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
-        watch = FolderWatch(Path(config.manifests))
-        folder = ManifestFolder(Path(config.manifests))
         inbox = QueueInbox()
+        sources = _sources(config, name, inbox)
         tracker = Tracker(name, families)
         monitor = AddressMonitor(inbox.put)
         reconciler = _started(config, kernel, tracker, families, monitor.host_addresses)
         workers = (
-            _Worker("manifests", partial(folder.run, inbox.deliver, watch), watch.stop, inbox),
+            *sources,
             _Worker("device", monitor.run, monitor.stop, inbox),
         )
         _stop_on_signals(inbox)
         periods = Periods(config.min_sync_period_s, config.sync_period_s)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
         return _serve(runner, workers)
+
+
+def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[_Worker, ...]:
+    """Who tells of the cluster: the folder, or a watch for each kind. Raises ConfigError."""
+    if config.manifests:
+        path = Path(config.manifests)
+        changes, folder = FolderWatch(path), ManifestFolder(path)
+        return (_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),)
+    from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415  # 20 MB that a folder does without
+
+    server = ApiServer(Access(kubeconfig=config.kubeconfig, master=config.master))
+    watches = [Watch(server, resource, SystemClock()) for resource in watched(name)]
+    return tuple(
+        _Worker(f"watch-{watch.resource.kind}", partial(watch.run, inbox.deliver), watch.stop, inbox)
+        for watch in watches
+    )
 
 
 def cleanup(config: ProxyConfig) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.kube.snapshot import read_cluster
 from ipvsproxy.model.kernel_objects import State
 from ipvsproxy.model.notes import Note
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
@@ -30,8 +32,7 @@ def run(config: ProxyConfig, options: PlanOptions) -> bool:
 def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, ...]]:
     """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError."""
     tracker = Tracker(node_name(config), options.families, options.node_addresses)
-    for event in ManifestFolder(Path(config.manifests)).load():
-        tracker.note(event)
+    _read(config, options, tracker)
     mode = IpvsMode(ipvs_options(config, options.families))
     desired = Desired()
     desired.replace(FIXED, mode.fixed(tracker.node))
@@ -41,6 +42,20 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
         service, slices = tracker.view(name)
         desired.replace(name, mode.plan(service, slices, host) if service else None)
     return desired.state(), changes.notes
+
+
+def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:
+    def deliver(events: Iterable[ClusterEvent]) -> None:
+        for event in events:
+            tracker.note(event)
+
+    if options.from_cluster:
+        from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415  # 0.3 s that a folder does without
+
+        server = ApiServer(Access(kubeconfig=config.kubeconfig, master=config.master))
+        read_cluster(server, node_name(config), deliver)
+    else:
+        deliver(ManifestFolder(Path(config.manifests)).load())
 
 
 def _lines(state: State, notes: tuple[Note, ...], plan_format: PlanFormat) -> Iterator[str]:

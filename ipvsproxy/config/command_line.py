@@ -21,6 +21,7 @@ from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.flags import (
     CLEANUP,
     FLAG_OF_FIELD,
+    FROM_CLUSTER,
     HELP,
     IP_FAMILIES,
     NODE_ADDRESSES,
@@ -52,7 +53,7 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy --cleanup [flags]        remove everything of ours from the kernel
        ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
        ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does""",
-    Commands.PLAN: "ipvsproxy plan -o FORMAT --manifests DIR [flags]",
+    Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
 }
 
 
@@ -138,7 +139,7 @@ def _parse_proxy(words: list[str]) -> Command:
     config = read_config(given)
     if given.get(CLEANUP.name):
         return CleanUp(config)
-    _require_manifests(config)
+    _refuse_two_sources(config)
     return Serve(config)
 
 
@@ -149,19 +150,23 @@ def _parse_plan(words: list[str]) -> Command:
     config = read_config(given)
     if OUTPUT.name not in given:
         raise ConfigError(OUTPUT.name, "not given", f"Say what to print: -o {'|'.join(PlanFormat)}")
-    _require_manifests(config)
+    from_cluster = bool(given.get(FROM_CLUSTER.name))
+    if from_cluster == bool(config.manifests):
+        hint = "Name a folder of Services, EndpointSlices and Nodes as YAML or JSON files, or ask the API server"
+        raise ConfigError("--manifests or --from-cluster", "exactly one of them must be given", hint)
     options = PlanOptions(
         format=given[OUTPUT.name],
+        from_cluster=from_cluster,
         node_addresses=tuple(given.get(NODE_ADDRESSES.name, ())),
         families=frozenset(given.get(IP_FAMILIES.name, Family)),
     )
     return Plan(config, options)
 
 
-def _require_manifests(config: ProxyConfig) -> None:
-    if not config.manifests:
-        hint = "Name a folder of Services, EndpointSlices and Nodes as YAML or JSON files: --manifests DIR"
-        raise ConfigError("--manifests", "not given, so there is nothing to serve", hint)
+def _refuse_two_sources(config: ProxyConfig) -> None:
+    if config.manifests and (config.kubeconfig or config.master):
+        hint = "Leave --manifests out to follow the API server"
+        raise ConfigError("--manifests and --kubeconfig or --master", "only one of them can be followed", hint)
 
 
 def _parse(words: list[str], command: Commands) -> dict[str, Any]:

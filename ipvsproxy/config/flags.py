@@ -130,6 +130,10 @@ OUTPUT = Flag(
     "--output", parse_plan_format, "", Group.OWN, "FORMAT",
     f"What to print: {', '.join(PlanFormat)}.", short="-o", commands=Commands.PLAN,
 )  # fmt: skip
+FROM_CLUSTER = Flag(
+    "--from-cluster", parse_bool, "", Group.OWN, "",
+    "Read the API server (--kubeconfig, or as a pod) instead of a folder.", commands=Commands.PLAN,
+)  # fmt: skip
 NODE_ADDRESSES = Flag(
     "--node-addresses", parse_addresses, "", Group.OWN, "IP,…",
     "The node's addresses, instead of those in the Node object's status.", commands=Commands.PLAN,
@@ -141,6 +145,10 @@ IP_FAMILIES = Flag(
 
 FLAGS: tuple[Flag, ...] = (
     Flag("--proxy-mode", parse_text, "mode", Group.PROXY, "MODE", "The proxy mode: ipvs, which blank means too."),
+    Flag("--kubeconfig", parse_text, "clientConnection.kubeconfig", Group.PROXY, "FILE",
+         "How to reach the API server; if not given, by the ServiceAccount of the pod."),
+    Flag("--master", parse_text, "ipvsproxy.master", Group.PROXY, "URL",
+         "URL of the API server; holds against the one in the kubeconfig."),
     Flag("--hostname-override", parse_text, "hostnameOverride", Group.PROXY, "NAME",
          "Name of the Node object of this node; the host's own name if not given."),
     Flag("--nodeport-addresses", parse_list, "nodePortAddresses", Group.PROXY, "CIDR,…",
@@ -182,7 +190,7 @@ FLAGS: tuple[Flag, ...] = (
          "Take Services, EndpointSlices, Endpoints and Nodes from the YAML and JSON files in this folder; follow it."),
     Flag("--iptables-backend", parse_text, "ipvsproxy.iptablesBackend", Group.OWN, "BACKEND",
          "Where the rules go: legacy tables, nft, or auto: where the kubelet's are, nft if it has none."),
-    OUTPUT, NODE_ADDRESSES, IP_FAMILIES,
+    OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
 )  # fmt: skip
 
 FLAG_OF_FIELD: Mapping[str, str] = {flag.field: flag.name for flag in FLAGS if flag.field}

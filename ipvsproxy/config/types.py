@@ -55,6 +55,12 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
+class ClientConnectionConfiguration(_Section, frozen=True):
+    """`clientConnection`; the rest of it (rates, content types) has no meaning for a client of three watches."""
+
+    kubeconfig: str = ""
+
+
 class LoggingConfiguration(_Section, frozen=True):
     """`logging`; differs: without a format it depends on the terminal, upstream's is text."""
 
@@ -93,6 +99,7 @@ class OwnConfiguration(_Section, frozen=True):
     """`ipvsproxy`: what kube-proxy does not have, in a section of its own."""
 
     manifests: str = ""
+    master: str = ""
     iptables_backend: str = IptablesBackend.AUTO.value
 
 
@@ -104,6 +111,7 @@ class KubeProxyConfiguration(_Section, frozen=True):
     node_port_addresses: tuple[str, ...] = ()
     detect_local_mode: str = ""
     cluster_cidr: str = msgspec.field(default="", name="clusterCIDR")
+    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
     logging: LoggingConfiguration = LoggingConfiguration()
     iptables: IPTablesConfiguration = IPTablesConfiguration()
     ipvs: IPVSConfiguration = IPVSConfiguration()
@@ -135,6 +143,8 @@ class ProxyConfig:
     verbosity: int
     node_port_cidrs: tuple[Cidr, ...]  # none of a family and not on primary: every address of it
     node_ports_on_primary: bool
+    kubeconfig: str  # a file; empty: the pod's own access
+    master: str  # a URL that holds against the kubeconfig's; empty: none
     manifests: str  # a folder; empty where none is given
     iptables_backend: IptablesBackend
 
@@ -156,5 +166,6 @@ class PlanOptions:
     """What only a dry run asks. Without node addresses those of the Node object count."""
 
     format: PlanFormat
+    from_cluster: bool
     node_addresses: tuple[PackedAddr, ...]
     families: frozenset[Family]

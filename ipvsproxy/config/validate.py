@@ -72,6 +72,8 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         verbosity=_verbosity(check, written),
         node_port_cidrs=_node_port_cidrs(check, written),
         node_ports_on_primary="primary" in written.node_port_addresses,
+        kubeconfig=written.client_connection.kubeconfig,
+        master=written.ipvsproxy.master,
         manifests=written.ipvsproxy.manifests,
         iptables_backend=_iptables_backend(check, written),
     )

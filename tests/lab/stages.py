@@ -10,14 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.lab import machine, summary  # noqa: E402  # needs the line above
+from tests.lab import machine, programs, summary  # noqa: E402  # needs the line above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Stage:
     folders: tuple[str, ...]
     options: tuple[str, ...] = ("-m", "not long")
     in_machine: bool = False
+    prepare: Callable[[], object] = lambda: None
+    """Makes what its tests need and what takes long; raises LabError where that cannot be had."""
     timeout_s: float = 1200
     """For all of it, the start of the machine included; only stages in a machine have one."""
 
@@ -37,6 +39,7 @@ REAL = ("--kernel=real", "--timeout=300", "-p", "no:cacheprovider")
 STAGES = {
     "pure": Stage(folders=("tests/unit", "tests/golden", "tests/property", "tests/contract")),
     "kube": Stage(folders=("tests/kube",)),
+    "api": Stage(folders=("tests/api",), options=("-m", "not long", "--timeout=300"), prepare=programs.make),
     "vm": Stage(folders=("tests/contract", "tests/vm"), options=("-m", "not long", *REAL), in_machine=True),
     "long": Stage(
         folders=("tests/property", "tests/vm", "tests/perf"),
@@ -54,6 +57,11 @@ def run_stage(name: str, stage: Stage, folders: Sequence[str]) -> int:
     out.mkdir(parents=True)
     command = [sys.executable, "-m", "pytest", *stage.options, f"--junitxml={out / 'junit.xml'}", *folders]
     print(f"== stage {name}: {' '.join(folders)}", flush=True)
+    try:
+        stage.prepare()
+    except machine.LabError as error:
+        print(f"error: {error}", flush=True)
+        return machine.NO_MACHINE
     if not stage.in_machine:
         return subprocess.run(command, check=False).returncode
     leave_byte_code(stage, folders)

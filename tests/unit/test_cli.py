@@ -122,7 +122,7 @@ def test_status_is_told_without_loading_what_serving_needs():
     [
         pytest.param(["--no-such-flag"], "Error: unknown flag --no-such-flag: ", id="an unknown flag"),
         pytest.param(["nonsense"], 'Error: unexpected argument "nonsense": ', id="a word"),
-        pytest.param([], "Error: --manifests: not given", id="nothing at all"),
+        pytest.param(["plan"], "Error: --output: not given", id="a plan of nothing"),
         pytest.param(
             ["--proxy-mode=iptables", *MANIFESTS], "Error: KubeProxyConfiguration.Mode.ProxyMode: ", id="a mode"
         ),

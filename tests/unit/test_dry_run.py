@@ -317,7 +317,7 @@ def test_exit_code_2_says_that_something_was_left_out_and_stderr_what(tmp_path):
             id="no such folder",
         ),
         pytest.param(["--manifests", "."], "Error: --output: not given", id="no format"),
-        pytest.param(["-o", "ipvsadm"], "Error: --manifests: not given", id="no folder"),
+        pytest.param(["-o", "ipvsadm"], "Error: --manifests or --from-cluster: ", id="no source"),
         pytest.param(
             ["-o", "yaml", "--manifests", "."], 'Error: --output: invalid value "yaml"', id="an unknown format"
         ),

@@ -89,6 +89,7 @@ def refusal(*words):
         pytest.param(["--ipvs-sync-period=1m30s"], "sync_period_s", 90.0, id="ipvs-sync-period"),
         pytest.param(["--ipvs-min-sync-period=500ms"], "min_sync_period_s", 0.5, id="ipvs-min-sync-period"),
         pytest.param(["--v=4"], "verbosity", 4, id="v"),
+        pytest.param(["--nodeport-addresses=primary"], "node_ports_on_primary", True, id="nodeport-addresses"),
         pytest.param(["--logging-format=json"], "log_format", LogFormat.JSON, id="logging-format"),
         pytest.param(["--iptables-backend=nft"], "iptables_backend", IptablesBackend.NFT, id="iptables-backend"),
         pytest.param(["--manifests=elsewhere"], "manifests", "objects", id="of a flag given twice the last one counts"),
@@ -181,7 +182,7 @@ def test_an_empty_list_is_no_list_of_one_empty_text():
 @pytest.mark.parametrize(
     "words,message",
     [
-        pytest.param(["--kubeconfig=x"], "unknown flag --kubeconfig: ", id="a flag that we do not have"),
+        pytest.param(["--oom-score-adj=1"], "unknown flag --oom-score-adj: ", id="a flag that we do not have"),
         pytest.param(["--proxy"], "unknown flag --proxy: ", id="an abbreviation"),
         pytest.param(["-x"], "unknown flag -x: ", id="a short flag that we do not have"),
         pytest.param(["--output=json"], "unknown flag --output: ", id="a flag of plan outside it"),
@@ -223,8 +224,14 @@ def test_an_empty_list_is_no_list_of_one_empty_text():
             ["plan", "--ip-families="], '--ip-families: invalid value "": must be IPv4 or IPv6', id="no families"
         ),
         pytest.param(["plan", *MANIFESTS], "--output: not given. Say what to print: -o ipvsadm|", id="plan of nothing"),
-        pytest.param(["plan", "-o", "json"], "--manifests: not given", id="plan without objects"),
-        pytest.param(["--hostname-override=n1"], "--manifests: not given", id="serving without objects"),
+        pytest.param(["plan", "-o", "json"], "--manifests or --from-cluster: exactly one", id="plan without objects"),
+        pytest.param(
+            ["plan", "-o", "json", "--from-cluster", *MANIFESTS],
+            "--manifests or --from-cluster: exactly one",
+            id="plan of two sources",
+        ),
+        pytest.param(["--kubeconfig=x", *MANIFESTS], "--manifests and --kubeconfig", id="a folder and an API server"),
+        pytest.param(["--master=x", *MANIFESTS], "--manifests and --kubeconfig", id="a folder and a URL"),
     ],
 )
 def test_words_that_mean_nothing_are_refused_with_the_reason(words, message):

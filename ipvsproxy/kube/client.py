@@ -1,0 +1,256 @@
+"""The way to the API server: configuration, credentials and TLS by the `kubernetes` package, bytes by its transport.
+
+The only importer of `kubernetes`, and of no more of it than this needs: its typed APIs would cost a second and 20 MB,
+and decode 20 times slower than we do. Every connection reads kubeconfig, token, certificates and CA from their files
+again, so that all of them may be replaced under a running daemon; the library's own renewal, which covers some of them,
+is switched off. Nothing here logs, and no exception text of the library is passed on where it may quote a kubeconfig.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import urllib3
+import yaml
+from kubernetes.client.api_client import ApiClient
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.incluster_config import InClusterConfigLoader
+from kubernetes.config.kube_config import load_kube_config
+from urllib3.connection import HTTPConnection
+
+from ipvsproxy import __version__
+from ipvsproxy.errors import ConfigError, describe_errno
+from ipvsproxy.kube.recovery import Cause, Interruption, parse_retry_after
+
+_CONNECT_S = 10.0
+_USER_TIMEOUT_MS = 30_000
+_KEEPALIVE_S = 15
+# A dead peer of an idle watch shows by probes without an answer; with a user time-out, probes end when that is over.
+_SOCKET_OPTIONS = [
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS),
+]
+_POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where the configuration is. Without `kubeconfig` and `master` it is the pod's own ServiceAccount."""
+
+    kubeconfig: str = ""
+    master: str = ""
+    """A URL that holds against the one in the kubeconfig."""
+    pod_files: Path = _POD_FILES
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+
+class ApiServer:
+    """The API server that a configuration names. Used by several threads."""
+
+    def __init__(self, access: Access, *, connect_s: float = _CONNECT_S) -> None:
+        """Raises ConfigError where the configuration cannot be used as it is now."""
+        self._access = access
+        self._connect_s = connect_s
+        self._lock = threading.Lock()  # the library writes certificates of a kubeconfig to shared temporary files
+        self._configuration()
+
+    @contextmanager
+    def connect(self) -> Iterator[ApiSession]:
+        """A session with the credentials of now; its connections end with the block. Raises Interruption."""
+        try:
+            client = ApiClient(self._configuration())
+        except ConfigError as error:
+            raise Interruption(Cause.UNCONFIGURED, str(error)) from error
+        client.user_agent = f"ipvsproxy/{__version__}"
+        try:
+            yield ApiSession(client, self._connect_s)
+        finally:
+            client.close()  # type: ignore[no-untyped-call]
+
+    def _configuration(self) -> Configuration:
+        with self._lock:
+            return load_configuration(self._access)
+
+
+def load_configuration(access: Access) -> Configuration:
+    """The library's configuration from the files as they are now. Raises ConfigError, without quoting any file."""
+    configuration = Configuration()
+    if access.kubeconfig:
+        _load_kubeconfig(configuration, access.kubeconfig)
+    elif not access.master:
+        _load_pod_configuration(configuration, access)
+    if access.master:
+        configuration.host = _checked_master(access.master)
+    _set_credentials(configuration)
+    configuration.retries = False
+    configuration.connection_pool_maxsize = 1
+    configuration.socket_options = _SOCKET_OPTIONS
+    return configuration
+
+
+def _load_kubeconfig(configuration: Configuration, path: str) -> None:
+    what = f"--kubeconfig {path}"
+    try:
+        Path(path).expanduser().open("rb").close()  # the library says "no configuration found" to all that can be wrong
+        load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise ConfigError(what, _os_reason(error), "Name a kubeconfig whose files can be read") from error
+    except yaml.MarkedYAMLError as error:
+        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(what, f"is no YAML{line}", "Correct the file") from None
+    except (ConfigException, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(what, f"cannot be used: {_config_reason(error)}", "Correct the file") from None
+
+
+def _load_pod_configuration(configuration: Configuration, access: Access) -> None:
+    loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
+        token_filename=str(access.pod_files / "token"),
+        cert_filename=str(access.pod_files / "ca.crt"),
+        try_refresh_token=False,
+        environ=access.environ,
+    )
+    hint = "In a pod, let its ServiceAccount's token be mounted; elsewhere give --kubeconfig"
+    try:
+        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise ConfigError("the pod's own access to the API", str(error).rstrip("."), hint) from error
+    except OSError as error:
+        raise ConfigError("the pod's own access to the API", _os_reason(error), hint) from error
+
+
+def _checked_master(url: str) -> str:
+    parsed = urllib3.util.parse_url(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ConfigError("--master", "is not a URL", "Write https://HOST:PORT")
+    return url.rstrip("/")
+
+
+def _set_credentials(configuration: Configuration) -> None:
+    """Keep the token without the newline that its file ends in, which no header may hold, and without renewal."""
+    configuration.refresh_api_key_hook = None
+    token = configuration.api_key.get("BearerToken", "").strip()
+    if token:
+        configuration.api_key["BearerToken"] = token
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError("the token", "holds characters that no header may hold", "Replace it")
+
+
+class ApiSession:
+    """Requests with one set of credentials, one after the other over one kept connection."""
+
+    def __init__(self, client: ApiClient, connect_s: float) -> None:
+        self._client = client
+        self._connect_s = connect_s
+
+    @property
+    def server(self) -> str:
+        """Scheme, host and port."""
+        url = urllib3.util.parse_url(self._client.configuration.host)
+        return f"{url.scheme}://{url.netloc}"
+
+    @contextmanager
+    def get(self, path: str, query: Mapping[str, str], silence_s: float) -> Iterator[ApiResponse]:
+        """Send a request; reads wait at most `silence_s` seconds each. Raises Interruption."""
+        request = self._client.param_serialize(
+            "GET",
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        with _translated():
+            raw = self._client.call_api(*request, _request_timeout=(self._connect_s, silence_s)).response
+        try:
+            yield ApiResponse(raw)
+        finally:
+            raw.close()
+
+
+class ApiResponse:
+    """An answer whose body is still to be read."""
+
+    def __init__(self, raw: urllib3.BaseHTTPResponse) -> None:
+        self._raw = raw
+        self.status = raw.status
+        self.retry_after_s = parse_retry_after(raw.headers.get("Retry-After"))
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes. Raises Interruption."""
+        with _translated():
+            if getattr(self._raw, "chunked", False):
+                yield from self._raw.stream(None, decode_content=False)
+            else:
+                while chunk := self._raw.read1():
+                    yield chunk
+
+    def read(self) -> bytes:
+        """The whole body. Raises Interruption."""
+        with _translated():
+            return self._raw.read()
+
+    def shut_down(self) -> None:
+        """Make a read that waits in another thread end."""
+        try:
+            self._raw.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            return  # over already: closed, or its last byte read
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn the transport's exceptions into an Interruption whose text is the same for the same trouble."""
+    try:
+        yield
+    except urllib3.exceptions.ReadTimeoutError as error:
+        raise Interruption(Cause.SILENT, "nothing came for longer than bookmarks take") from error
+    except (ApiException, urllib3.exceptions.SSLError) as error:
+        raise Interruption(Cause.UNREACHABLE, _tls_reason(error)) from error
+    except (urllib3.exceptions.TimeoutError, urllib3.exceptions.ProxyError) as error:
+        raise Interruption(Cause.UNREACHABLE, _root_reason(error)) from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Interruption(Cause.CUT, _root_reason(error)) from error
+
+
+def _tls_reason(error: BaseException) -> str:
+    root = _root(error)
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {root.verify_message}"
+    return f"TLS: {root.reason}" if isinstance(root, ssl.SSLError) and root.reason else "TLS failed"
+
+
+def _root_reason(error: BaseException) -> str:
+    root = _root(error)
+    return _os_reason(root) if isinstance(root, OSError) else "closed in the middle of an answer"
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first cause: urllib3's own texts name objects by their address in memory, never twice the same."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _os_reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known ({error.strerror})"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return describe_errno(error.errno) if error.errno else type(error).__name__
+
+
+def _config_reason(error: Exception) -> str:
+    """What is missing, without the part of the file that the library quotes: that may be a token."""
+    text = str(error) if isinstance(error, ConfigException) else type(error).__name__
+    return text.partition("{")[0].strip().rstrip("./")

@@ -1,0 +1,70 @@
+"""What is watched, and what the API server is asked to leave out.
+
+`keeps` says the same as the selectors, for servers that refuse them (old ones cannot select by `spec.clusterIP`).
+Source: kubernetes v1.37.2 pkg/proxy/config/config.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ipvsproxy.cluster.events import ApiObject
+from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
+from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_PROXY_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One kind of object as it is listed and watched. Selectors are empty where all objects are wanted."""
+
+    kind: str
+    path: str
+    type: type[ApiObject]
+    keeps: Callable[[ApiObject], bool]
+    labels: str = ""
+    fields: str = ""
+
+
+def _is_proxied(item: ApiObject) -> bool:
+    assert isinstance(item, Service)  # noqa: S101 - the resource's own type
+    return LABEL_PROXY_NAME not in (item.metadata.labels or {}) and (
+        item.spec is None or item.spec.cluster_ip != "None"
+    )
+
+
+def _has_addresses_to_proxy(item: ApiObject) -> bool:
+    return LABEL_HEADLESS not in (item.metadata.labels or {})
+
+
+SERVICES = Resource(
+    kind="Service",
+    path="/api/v1/services",
+    type=Service,
+    keeps=_is_proxied,
+    labels=f"!{LABEL_PROXY_NAME}",
+    fields="spec.clusterIP!=None",
+)
+ENDPOINT_SLICES = Resource(
+    kind="EndpointSlice",
+    path="/apis/discovery.k8s.io/v1/endpointslices",
+    type=EndpointSlice,
+    keeps=_has_addresses_to_proxy,
+    labels=f"!{LABEL_HEADLESS}",
+)
+
+
+def own_node(name: str) -> Resource:
+    """The Node object of this name alone."""
+    return Resource(
+        kind="Node",
+        path="/api/v1/nodes",
+        type=Node,
+        keeps=lambda item: item.metadata.name == name,
+        fields=f"metadata.name={name}",
+    )
+
+
+def watched(node_name: str) -> tuple[Resource, ...]:
+    """All that the daemon follows."""
+    return SERVICES, ENDPOINT_SLICES, own_node(node_name)

@@ -1,0 +1,80 @@
+"""The real watch against a scripted server, in a thread, with waits made short; and a cluster that is told into."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ipvsproxy.clock import Clock, SystemClock
+from ipvsproxy.cluster.events import Changed, ClusterEvent, Listed, Rejected, Removed
+from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.recovery import Timing
+from ipvsproxy.kube.resources import SERVICES, Resource
+from ipvsproxy.kube.watch import Watch
+
+LIMIT_S = 10.0
+QUICK = Timing(
+    silence_s=5.0, first_retry_s=0.001, longest_retry_s=0.01, longest_unreachable_s=0.01, longest_retry_after_s=0.05
+)
+
+
+class Following:
+    """What a watch has told so far, in short words: `+web`, `-web`, `Listed`, `!Service default/web`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.told: list[str] = []
+        self.batches: list[Sequence[ClusterEvent]] = []
+        self._news = threading.Condition()
+
+    def deliver(self, events: Sequence[ClusterEvent]) -> None:
+        """Take a batch."""
+        with self._news:
+            self.batches.append(events)
+            self.told += map(_short, events)
+            self._news.notify_all()
+
+    def wait_for(self, *expected: str) -> None:
+        """Wait until exactly this was told; fails at once on anything else."""
+        with self._news:
+            self._news.wait_for(lambda: len(self.told) >= len(expected), LIMIT_S)
+            assert self.told == list(expected)
+
+
+def _short(event: ClusterEvent) -> str:
+    match event:
+        case Changed(ref=ref):
+            return f"+{ref.name}"
+        case Removed(ref=ref):
+            return f"-{ref.name}"
+        case Listed():
+            return "Listed"
+        case Rejected(notes=notes):
+            return f"!{notes[0].subject}"
+
+
+@contextlib.contextmanager
+def following(
+    url: str, resource: Resource = SERVICES, timing: Timing = QUICK, clock: Clock | None = None
+) -> Iterator[Following]:
+    """Follow the server at `url`; at the end the watch is stopped and its thread has ended."""
+    server = ApiServer(Access(master=url))
+    found = Following(Watch(server, resource, clock or SystemClock(), timing=timing, spread=lambda: 0.5))
+    thread = threading.Thread(target=found.watch.run, args=(found.deliver,), name="watch")
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.watch.stop()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), "the watch did not stop"
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; fails at the safety limit."""
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.005)

@@ -1,0 +1,310 @@
+"""Configuration, credentials and TLS: what is sent, what is read again, what is refused, and that no secret is told."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from ipvsproxy import __version__
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.recovery import Cause, Interruption
+from tests.kube.scripted_server import HOLD, RESET, Answer, ScriptedServer, body, broken, serving, stream
+from tests.lab.certificates import Identity, issue, make_authority, server_context
+
+SECRET = "sEcReT-tOkEn"  # noqa: S105 - looked for in texts
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: no certificates to test TLS with")
+    return make_authority(tmp_path_factory.mktemp("ca"), "authority")
+
+
+@pytest.fixture(scope="module")
+def server_identity(ca: Identity, tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return issue(ca, tmp_path_factory.mktemp("server"), "server")
+
+
+def kubeconfig(folder: Path, url: str, user: dict[str, Any], **cluster: object) -> Access:
+    """A kubeconfig with one context."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return Access(kubeconfig=str(path))
+
+
+def pod(folder: Path, url: str, ca: Identity) -> Access:
+    """What a pod finds."""
+    (folder / "token").write_text(f"{SECRET}\n")
+    (folder / "ca.crt").write_bytes(ca.certificate.read_bytes())
+    host, _, port = url.removeprefix("https://").partition(":")
+    return Access(pod_files=folder, environ={"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
+
+
+def ask(server: ApiServer) -> int:
+    """One request over a connection of its own; the status."""
+    with server.connect() as session, session.get("/api/v1/services", {}, 5) as response:
+        response.read()
+        return response.status
+
+
+def sent(server: ScriptedServer) -> list[str | None]:
+    """The Authorization header of each request."""
+    return [request.headers.get("Authorization") or request.headers.get("authorization") for request in server.requests]
+
+
+OK: Answer = body({})
+
+
+def test_request_bears_our_name_and_asks_for_json():
+    with serving([OK]) as server:
+        assert ask(ApiServer(Access(master=server.url))) == 200
+        headers = server.requests[0].headers
+    assert headers["User-Agent"] == f"ipvsproxy/{__version__}"
+    assert headers["Accept"] == "application/json"
+
+
+def test_query_arrives_as_given():
+    query = {"labelSelector": "!a.b/c", "fieldSelector": "spec.clusterIP!=None", "continue": "x+/= &%"}
+    with serving([OK]) as server, ApiServer(Access(master=server.url)).connect() as session:
+        with session.get("/api/v1/services", query, 5):
+            pass
+        assert server.requests[0].query == query
+
+
+def test_pages_share_one_connection():
+    with serving([OK, OK]) as server, ApiServer(Access(master=server.url)).connect() as session:
+        ports = set()
+        for _ in range(2):
+            with session.get("/", {}, 5) as response:
+                ports.add(response._raw._connection.sock.getsockname())
+                response.read()
+    assert len(ports) == 1
+
+
+def test_master_holds_against_the_kubeconfig(tmp_path: Path):
+    with serving([OK]) as server:
+        access = kubeconfig(tmp_path, "https://192.0.2.1:6443", {"token": SECRET})
+        assert ask(ApiServer(Access(kubeconfig=access.kubeconfig, master=server.url))) == 200
+        assert sent(server) == [f"Bearer {SECRET}"]
+
+
+def test_token_file_of_a_kubeconfig_is_read_again_for_each_connection(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    with serving([OK, OK]) as server:
+        api = ApiServer(kubeconfig(tmp_path, server.url, {"tokenFile": "token"}))
+        ask(api)
+        token.write_text("second\n")
+        ask(api)
+        assert sent(server) == ["Bearer first", "Bearer second"]
+
+
+def test_kubeconfig_itself_is_read_again_for_each_connection(tmp_path: Path):
+    with serving([OK]) as first, serving([OK]) as second:
+        api = ApiServer(kubeconfig(tmp_path, first.url, {"token": "first"}))
+        ask(api)
+        kubeconfig(tmp_path, second.url, {"token": "second"})
+        ask(api)
+        assert (sent(first), sent(second)) == (["Bearer first"], ["Bearer second"])
+
+
+def test_basic_authentication_of_a_kubeconfig_is_sent(tmp_path: Path):
+    with serving([OK]) as server:
+        ask(ApiServer(kubeconfig(tmp_path, server.url, {"username": "u", "password": "p"})))
+        assert sent(server) == ["Basic " + base64.b64encode(b"u:p").decode()]
+
+
+def test_exec_plugin_gives_the_token_of_each_connection(tmp_path: Path):
+    plugin = tmp_path / "plugin"
+    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of-%s"}}'
+    plugin.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\nprintf '{credential}' $(wc -l < {tmp_path}/runs)\n")
+    plugin.chmod(0o700)
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
+    with serving([OK]) as server:
+        api = ApiServer(kubeconfig(tmp_path, server.url, user))
+        ask(api)
+        assert sent(server) == ["Bearer of-2"]
+
+
+def test_pod_uses_its_service_account_and_a_renewed_token(tmp_path: Path, ca: Identity, server_identity: Identity):
+    with serving([OK, OK], server_context(server_identity)) as server:
+        api = ApiServer(pod(tmp_path, server.url, ca))
+        assert ask(api) == 200
+        (tmp_path / "token").write_text("renewed\n")
+        assert ask(api) == 200
+        assert sent(server) == [f"bearer {SECRET}", "bearer renewed"]
+
+
+def test_replaced_authority_is_in_force_from_the_next_connection_on(
+    tmp_path: Path, ca: Identity, server_identity: Identity
+):
+    other = make_authority(tmp_path, "other")
+    with serving([OK, OK], server_context(server_identity)) as server:
+        api = ApiServer(pod(tmp_path, server.url, other))
+        with pytest.raises(Interruption, match="unreachable: its certificate is not accepted") as refused:
+            ask(api)
+        assert refused.value.cause is Cause.UNREACHABLE
+        (tmp_path / "ca.crt").write_bytes(ca.certificate.read_bytes())
+        assert ask(api) == 200
+
+
+@pytest.mark.parametrize("inline", [pytest.param(False, id="as files"), pytest.param(True, id="in the kubeconfig")])
+def test_client_certificate_is_presented(tmp_path: Path, ca: Identity, server_identity: Identity, *, inline: bool):
+    client = issue(ca, tmp_path, "client")
+    files = {"client-certificate": client.certificate, "client-key": client.key}
+    user = {name: str(path) for name, path in files.items()}
+    authority: dict[str, object] = {"certificate-authority": str(ca.certificate)}
+    if inline:
+        user = {f"{name}-data": base64.b64encode(path.read_bytes()).decode() for name, path in files.items()}
+        authority = {"certificate-authority-data": base64.b64encode(ca.certificate.read_bytes()).decode()}
+    with serving([OK], server_context(server_identity, clients=ca)) as server:
+        assert ask(ApiServer(kubeconfig(tmp_path, server.url, user, **authority))) == 200
+
+
+def test_certificate_is_not_checked_where_the_kubeconfig_says_so(tmp_path: Path, server_identity: Identity):
+    with serving([OK], server_context(server_identity)) as server:
+        access = kubeconfig(tmp_path, server.url, {"token": SECRET}, **{"insecure-skip-tls-verify": True})
+        with pytest.warns(match="Unverified HTTPS request"):
+            assert ask(ApiServer(access)) == 200
+
+
+def test_dead_peer_is_given_up_after_thirty_seconds():
+    wanted = {
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): 30_000,
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 15,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 15,
+    }
+    with (
+        serving([stream(HOLD)]) as server,
+        ApiServer(Access(master=server.url)).connect() as session,
+        session.get("/", {}, 5) as response,
+    ):
+        connection = response._raw._connection.sock
+        assert {option: connection.getsockopt(*option) for option in wanted} == wanted
+
+
+def test_reason_of_a_failed_connection_is_the_same_each_time():
+    reasons = set()
+    for _ in range(2):
+        with pytest.raises(Interruption) as failed:
+            ask(ApiServer(Access(master="http://127.0.0.1:9")))
+        reasons.add(str(failed.value))
+    assert reasons == {"unreachable: ECONNREFUSED (Connection refused)"}
+
+
+def test_transport_does_not_try_again_by_itself():
+    with serving([broken(RESET), OK]) as server:
+        with pytest.raises(Interruption, match="cut"):
+            ask(ApiServer(Access(master=server.url)))
+        assert len(server.requests) == 1
+
+
+def test_kubeconfig_that_is_gone_later_is_a_trouble_to_wait_out(tmp_path: Path):
+    api = ApiServer(kubeconfig(tmp_path, "http://127.0.0.1:9", {}))
+    (tmp_path / "kubeconfig").unlink()
+    with pytest.raises(Interruption, match=r"no usable configuration: .*ENOENT"):
+        ask(api)
+
+
+BROKEN = {
+    "no YAML": f"clusters: [\n  token: {SECRET}\n - x: }}",
+    "no mapping": SECRET,
+    "no context": f"users: [{{name: u, user: {{token: {SECRET}}}}}]\n",
+    "no such context": f"current-context: x\ncontexts: []\nclusters: []\nusers: [{{name: {SECRET}}}]\n",
+    "no user in the user": f"""
+current-context: x
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "http://h"}}}}]
+users: [{{name: u, token: {SECRET}}}]
+""",
+    "an exec plugin without a command": f"""
+current-context: x
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "http://h"}}}}]
+users: [{{name: u, user: {{exec: {{token: {SECRET}}}}}}}]
+""",
+    "no cluster": f"""
+current-context: x
+contexts: [{{name: x, context: {{user: u}}}}]
+clusters: []
+users: [{{name: u, user: {{token: {SECRET}}}}}]
+""",
+}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in BROKEN.items()])
+def test_no_text_quotes_a_secret_of_a_broken_kubeconfig(tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    said = ""
+    with capture_logs() as logs:
+        try:
+            ApiServer(Access(kubeconfig=str(path)))
+        except ConfigError as error:
+            said = str(error)
+    assert SECRET not in said + str(logs) + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "access, problem",
+    [
+        pytest.param(Access(kubeconfig="/nowhere/file"), "--kubeconfig /nowhere/file: ENOENT", id="no file"),
+        pytest.param(Access(environ={}), "Service host/port is not set", id="not in a pod"),
+        pytest.param(Access(master="127.0.0.1:6443"), "--master: is not a URL", id="master without a scheme"),
+        pytest.param(Access(master="ftp://127.0.0.1"), "--master: is not a URL", id="master with another scheme"),
+    ],
+)
+def test_configuration_that_cannot_be_used_is_an_error_at_the_start(access: Access, problem: str):
+    with pytest.raises(ConfigError, match=problem):
+        ApiServer(access)
+
+
+def test_certificate_file_that_is_missing_is_named(tmp_path: Path):
+    access = kubeconfig(tmp_path, "https://127.0.0.1:9", {}, **{"certificate-authority": "/nowhere/ca.crt"})
+    with pytest.raises(ConfigError, match=r"File does not exist: /nowhere/ca\.crt"):
+        ApiServer(access)
+
+
+def test_token_that_no_header_may_hold_is_refused_without_being_told(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^the token: holds characters") as refused:
+        ApiServer(kubeconfig(tmp_path, "http://127.0.0.1:9", {"token": f"{SECRET}\nX-Header: y"}))
+    assert SECRET not in str(refused.value)
+
+
+def test_server_is_told_without_what_a_url_may_hold_beside_it():
+    with ApiServer(Access(master=f"https://user:{SECRET}@127.0.0.1:6443/path")).connect() as session:
+        assert session.server == "https://127.0.0.1:6443"
+
+
+def test_import_leaves_the_typed_apis_out():
+    """They cost a second and 20 MB. A process of its own, since tests may have imported anything."""
+    program = """
+import sys
+import ipvsproxy.kube.watch, ipvsproxy.kube.client
+print(*sorted(name for name in sys.modules if name.startswith(("kubernetes.client.api.", "kubernetes.client.models."))))
+print(*sorted({"aiohttp", "kubernetes.aio"} & sys.modules.keys()))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == []
