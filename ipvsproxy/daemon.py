@@ -31,10 +31,10 @@ from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_errno
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
-from ipvsproxy.kernel.api import Ipvs, Kernel
+from ipvsproxy.kernel.api import Ipvs, Kernel, Rules
 from ipvsproxy.kernel.inotify import FolderWatch
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
-from ipvsproxy.kernel.iptables import LegacyRules
+from ipvsproxy.kernel.iptables_backend import choose_rules, remove_leftovers, report_leftovers
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.monitor import AddressMonitor
 from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
@@ -59,7 +59,9 @@ def run(config: ProxyConfig) -> int:
     """Serve until told to stop; the exit code. Raises IpvsproxyError for what makes serving impossible."""
     with _single_instance():
         modules.load(("ip_vs",))  # all others load by themselves when used
-        kernel = real_kernel()
+        chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
+        report_leftovers(chosen.backend, OWN_CHAINS)
+        kernel = real_kernel(chosen.rules)
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
@@ -97,7 +99,9 @@ def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[_Worker
 def cleanup(config: ProxyConfig) -> int:
     """Remove everything of ours from the kernel but the sysctls; the exit code. Raises IpvsproxyError."""
     with _single_instance():
-        kernel = real_kernel()
+        chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
+        left = remove_leftovers(chosen.backend, OWN_CHAINS)  # first: no set goes while a rule names it
+        kernel = real_kernel(chosen.rules)
         families = kernel.rules.families
         mode = IpvsMode(ipvs_options(config, families))
         tracker = Tracker(node_name(config), families)
@@ -106,16 +110,16 @@ def cleanup(config: ProxyConfig) -> int:
             reconciler.host_changed(monitor.host_addresses)  # tells our node ports from foreign virtual servers
         result = reconciler.remove_all()
         log.info("cleanup_finished", removed=result.operations, refused=result.refused, waiting=result.waiting)
-        return 0 if result.refused == result.waiting == 0 else 1
+        return 0 if result.refused == result.waiting == left == 0 else 1
 
 
-def real_kernel() -> Kernel:
-    """The edges to this network namespace."""
+def real_kernel(rules: Rules) -> Kernel:
+    """The edges to this network namespace, with one of the two flavours of iptables."""
     return Kernel(
         ipvs=NetlinkIpvs(),
         addresses=NetlinkAddresses(),
         ipsets=NetlinkIPSets(ENTRY_KIND_BY_NAME),
-        rules=LegacyRules(OWN_CHAINS),
+        rules=rules,
         sysctls=ProcSysctls(ALL_SYSCTLS),
     )
 

@@ -24,14 +24,9 @@ PORTS = (8080, 8443, 8053)
 """What Svc of tests/clusters.py makes of ports 80, 443 and 53."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.fixture(autouse=True)
+def _real(real_kernel: None) -> None:
     """Without a real kernel there is nothing to test here."""
-    if config.getoption("--kernel") == "real":
-        return
-    reason = pytest.mark.skip(reason="needs a kernel with IPVS: run it by `make test`, or with --kernel=real in a VM")
-    for item in items:
-        if "/tests/vm/" in item.path.as_posix():
-            item.add_marker(reason)
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,21 @@ import msgspec
 from ipvsproxy import cli
 from ipvsproxy.daemon import real_kernel
 from ipvsproxy.kernel.api import Kernel
+from ipvsproxy.kernel.iptables import LegacyRules
 from ipvsproxy.model.kernel_objects import Operation
+from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from tests.clusters import Svc, cluster
 from tests.lab.hosts import NODE_NAME, Cluster, Namespace
 from tests.lab.proxies import LOOK_AGAIN_S, LogLine, Manifests, Proxy, fork
 
 API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 LOCAL_PODS = ("10.244.1.", "2001:db8:244:1::")
-FLAGS = ("--proxy-mode=ipvs", f"--hostname-override={NODE_NAME}", "--cluster-cidr=10.244.0.0/16,2001:db8:244::/56")
+FLAGS = (
+    "--proxy-mode=ipvs",
+    f"--hostname-override={NODE_NAME}",
+    "--cluster-cidr=10.244.0.0/16,2001:db8:244::/56",
+    "--iptables-backend=legacy",
+)
 IPTABLES_SAVE = {
     version: next((name for name in names if shutil.which(name)), names[-1])
     for version, names in (
@@ -117,7 +124,7 @@ def program(host: Namespace, *argv: str) -> tuple[int, str]:
 def kernel_of(host: Namespace) -> Iterator[Kernel]:
     """The edges to this namespace, for the calling thread, which is inside in the `with` block."""
     with host.inside(), contextlib.ExitStack() as stack:
-        kernel = real_kernel()
+        kernel = real_kernel(LegacyRules(OWN_CHAINS))
         for subsystem in kernel.subsystems:
             if hasattr(subsystem, "close"):
                 stack.callback(subsystem.close)
