@@ -243,15 +243,20 @@ class _FakeIPSets(_FakeSubsystem):
                 self._drop(operation, 0)
                 return 0
             return self._put(operation)
-        if operation.verb is Verb.DELETE:
-            for kind in _ENTRY_KINDS:
-                for entry in [e for e in self._entries(kind) if e.set_name == operation.key]:
-                    del self._fake.state[kind][entry]
-            return self._drop(operation, errno.ENOENT)
         existing = self._fake.state[Kind.SET].get(operation.key)
+        if operation.verb is Verb.DELETE:
+            self._empty(operation.key)
+            return self._drop(operation, errno.ENOENT)
         if isinstance(existing, SetSpec) and existing != operation.settings:
-            return errno.EEXIST
+            if operation.verb is Verb.ADD:
+                return errno.EEXIST
+            self._empty(operation.key)
         return self._put(operation)
+
+    def _empty(self, name: object) -> None:
+        for kind in _ENTRY_KINDS:
+            for entry in [entry for entry in self._entries(kind) if entry.set_name == name]:
+                del self._fake.state[kind][entry]
 
     def _entries(self, kind: Kind) -> Iterator[SetEntry]:
         return (key for key in self._fake.state[kind] if isinstance(key, SetEntry))

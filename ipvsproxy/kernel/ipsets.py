@@ -9,8 +9,8 @@ the entries of a refused message are sent once more, each in a message of its ow
 answer, and no line number in an echoed request has to be found. Only the outer LINENO is sent, which the kernel
 demands beside ADT.
 
-Sets are created with the lowest revision that can hold our entries, since an older `ipset` program on the node
-refuses to list anything once it meets a revision that it does not know.
+A set that another version or program has made is used as it is, comments and size included, if it has our type. One of
+another type is replaced where no rule holds it; a full one gives way to a larger copy (K46).
 Source: include/uapi/linux/netfilter/ipset/ip_set.h, net/netfilter/ipset/ip_set_core.c.
 """
 
@@ -18,107 +18,49 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
 
 from ipvsproxy.errors import KernelError
-from ipvsproxy.kernel.netlink import (
-    ATTRIBUTE,
-    NETLINK_NETFILTER,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    NetlinkSocket,
-    attributes,
-    read_attributes,
+from ipvsproxy.kernel.ipset_codec import (
+    ADD,
+    CREATE,
+    DESTROY,
+    FAMILY,
+    HEADER,
+    LIST,
+    MAX_ELEMENTS,
+    REVISION,
+    REVISION_MIN,
+    REVISIONS,
+    START,
+    SWAP,
+    TYPE,
+    TYPE_NAME,
+    Message,
+    attribute,
+    decode_max_elements,
+    decode_set,
+    encode_create,
+    messages_of,
+    named,
+    two_named,
 )
+from ipvsproxy.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NLM_F_EXCL, NetlinkSocket, read_attributes
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Key, Kind, Operation, SetEntry, SetSpec, Settings, State, Verb
+from ipvsproxy.model.kernel_objects import Kind, Operation, SetEntry, SetSpec, State, Verb
 
-_SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
-_CREATE, _DESTROY, _LIST, _ADD, _DEL, _TYPE = (_SUBSYSTEM | command for command in (2, 3, 7, 9, 10, 13))
-_HEADER: Final = struct.pack("=BBH", Family.IPV4, 0, 0)  # struct nfgenmsg; ipset does not look at its family
+log = structlog.get_logger()
 
-_NESTED: Final = 0x8000
-_NETWORK_ORDER: Final = 0x4000
-_PROTOCOL, _SET_NAME, _TYPE_NAME, _REVISION, _FAMILY, _DATA, _ADT, _LINE, _REVISION_MIN = 1, 2, 3, 4, 5, 7, 8, 9, 10
-_IP, _PORT, _PORT_TO, _PROTO, _HASH_SIZE, _MAX_ELEMENTS, _IP2, _CIDR2 = 1, 4, 5, 7, 18, 19, 20, 21
-_OUR_FIELDS: Final = {_IP, _PORT, _PROTO, _IP2, _CIDR2}
-_ADDRESS: Final = {4: 1, 16: 2}  # IPSET_ATTR_IPADDR_IPV4, _IPV6 by length in bytes
+IPSET_ERR_HASH_FULL: Final = 4352
+_COPY_NAME_BYTES = 27  # of 31, so that "-TMP" fits behind
 
-_PORT_NUMBER = struct.Struct(">H")
-_COUNT = struct.Struct(">I")
-
-_MESSAGE_ENTRIES = 800  # of 76 bytes at most: the nest's length has 16 bits
 # Success, no such set, no permission, and an answer that was lost say nothing about single entries.
 _SAME_FOR_ALL: Final = frozenset({0, errno.ENOENT, errno.EPERM, errno.ENOBUFS, errno.ETIMEDOUT})
-
-# The first revision that knows SCTP, where the entry has a protocol.
-_REVISIONS: Final = {"hash:ip": 0, "hash:ip,port": 1, "hash:ip,port,ip": 1, "hash:ip,port,net": 1, "bitmap:port": 0}
-
-
-def _attribute(number: int, value: bytes) -> bytes:
-    length = ATTRIBUTE.size + len(value)
-    return ATTRIBUTE.pack(length, number) + value + bytes(-length % 4)
-
-
-_START: Final = _HEADER + _attribute(_PROTOCOL, b"\x06")  # protocol 6: all kernels since 3.1, and 7 adds nothing we use
-
-
-def _named(set_name: str) -> bytes:
-    return _START + _attribute(_SET_NAME, set_name.encode() + b"\0")
-
-
-def _address(number: int, packed: bytes) -> bytes:
-    return _attribute(number | _NESTED, _attribute(_ADDRESS[len(packed)] | _NETWORK_ORDER, packed))
-
-
-def encode_entry(entry: SetEntry) -> bytes:
-    """The DATA attribute of an entry: just the fields that it has."""
-    parts = [_address(_IP, entry.address)] if entry.address else []
-    if entry.protocol or not entry.address:
-        parts.append(_attribute(_PORT | _NETWORK_ORDER, _PORT_NUMBER.pack(entry.port)))
-    if entry.protocol:
-        parts.append(_attribute(_PROTO | _NETWORK_ORDER, bytes([entry.protocol])))
-    if entry.second:
-        if entry.prefix_len:
-            parts.append(_attribute(_CIDR2 | _NETWORK_ORDER, bytes([entry.prefix_len])))
-        parts.append(_address(_IP2, entry.second))
-    return _attribute(_DATA | _NESTED, b"".join(parts))
-
-
-def encode_create(name: str, spec: SetSpec, revision: int) -> bytes:
-    """The body of a CREATE message, with the sizes that kube-proxy uses."""
-    if spec.family is None:
-        options = (_PORT, _PORT_NUMBER.pack(0)), (_PORT_TO, _PORT_NUMBER.pack(0xFFFF))
-    else:
-        options = (_HASH_SIZE, _COUNT.pack(1024)), (_MAX_ELEMENTS, _COUNT.pack(65536))
-    return (
-        _named(name)
-        + _attribute(_TYPE_NAME, spec.type_name.encode() + b"\0")
-        + _attribute(_REVISION, bytes([revision]))
-        + _attribute(_FAMILY, bytes([spec.family or 0]))
-        + _attribute(_DATA | _NESTED, b"".join(_attribute(number | _NETWORK_ORDER, value) for number, value in options))
-    )
-
-
-class _Message(NamedTuple):
-    """Entries of one set and verb that travel together; `positions` are those of their operations."""
-
-    command: int
-    set_name: str
-    positions: tuple[int, ...]
-    entries: tuple[bytes, ...]
-
-    @property
-    def body(self) -> bytes:
-        if len(self.entries) == 1:
-            return _named(self.set_name) + self.entries[0]
-        return _named(self.set_name) + _attribute(_LINE, bytes(4)) + _attribute(_ADT | _NESTED, b"".join(self.entries))
-
-    def one_by_one(self) -> list[_Message]:
-        return [self._replace(positions=(p,), entries=(e,)) for p, e in zip(self.positions, self.entries, strict=True)]
 
 
 class NetlinkIPSets:
@@ -130,14 +72,16 @@ class NetlinkIPSets:
         self._entry_kinds = dict(entry_kinds)
         self.netlink = netlink or NetlinkSocket(NETLINK_NETFILTER, "the ipsets")
         self._revisions: dict[tuple[str, Family | None], int] = {}
+        self._stuck: set[str] = set()  # full sets that could not grow, in this batch
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:
         """Carry them out in order; one error number each. Creating a set that is there with our type succeeds."""
+        self._stuck.clear()
         results = [0] * len(operations)
         numbered = enumerate(operations)
         for is_entry, run in groupby(numbered, key=lambda item: isinstance(item[1].key, SetEntry)):
             if is_entry:
-                self._send(_messages(run), results)
+                self._send(messages_of(run), results)
                 continue
             for position, operation in run:
                 results[position] = self._apply_to_set(operation)
@@ -149,9 +93,9 @@ class NetlinkIPSets:
         for name, kind in self._entry_kinds.items():
             messages = self._list(name)
             if messages:
-                spec, entries = _decode_set(name, messages)
+                spec, entries = decode_set(name, messages)
                 state[Kind.SET][name] = spec
-                state[kind].update(entries)
+                state[kind].update(dict.fromkeys(entries, True))
         return state
 
     def fingerprint(self) -> bytes:
@@ -166,34 +110,86 @@ class NetlinkIPSets:
     def _apply_to_set(self, operation: Operation) -> int:
         name, spec = str(operation.key), operation.settings
         if operation.verb is Verb.DELETE:
-            # With NLM_F_EXCL all kernels say ENOENT where there is no such set; newer ones succeed without it.
-            return self.netlink.send_batch(_DESTROY, [_named(name)], NLM_F_EXCL)[0]
+            return self._destroy(name)
         assert isinstance(spec, SetSpec)  # noqa: S101 - SET operations have no other settings
+        number = self._create(name, spec)
+        if operation.verb is Verb.EDIT and number in {0, errno.EEXIST}:
+            return self._replace_set(name, spec)
+        return number
+
+    def _create(self, name: str, spec: SetSpec, max_elements: int = MAX_ELEMENTS) -> int:
         try:
-            body = encode_create(name, spec, self._revision(spec))
+            body = encode_create(name, spec, self._revision(spec), max_elements)
         except KernelError as error:
             return error.number
-        return self.netlink.send_batch(_CREATE, [body], NLM_F_CREATE)[0]
+        return self.netlink.send_batch(CREATE, [body], NLM_F_CREATE)[0]
+
+    def _destroy(self, name: str) -> int:
+        # With NLM_F_EXCL all kernels say ENOENT where there is no such set; newer ones succeed without it.
+        return self.netlink.send_batch(DESTROY, [named(name)], NLM_F_EXCL)[0]
+
+    def _replace_set(self, name: str, spec: SetSpec) -> int:
+        """Put a set of our type into the place of one of another (K46). Its number where a rule holds the old one."""
+        listed = self._list(name)
+        if listed and decode_set(name, listed)[0] == spec:
+            return 0
+        number = self._destroy(name)
+        if number in {0, errno.ENOENT}:
+            log.warning("set_replaced", set=name, type=spec.type_name)
+            return self._create(name, spec)
+        return number
+
+    def _has_grown(self, name: str) -> bool:
+        """Whether a full set has room now; tried once in a batch, for a copy costs as much as the set is large."""
+        if name not in self._stuck and self._grow(name) == 0:
+            return True
+        self._stuck.add(name)
+        return False
+
+    def _grow(self, name: str) -> int:
+        """Make room in a full set: a larger copy takes its place by an atomic swap, so rules match all the while."""
+        listed = self._list(name)
+        spec, entries = decode_set(name, listed)
+        size = max(MAX_ELEMENTS, 2 * decode_max_elements(listed))
+        copy = name[:_COPY_NAME_BYTES] + "-TMP"
+        self._destroy(copy)  # of an attempt that was cut short
+        number = self._create(copy, spec, size) or self._fill(copy, entries)
+        if not number:
+            number = self.netlink.send_batch(SWAP, [two_named(copy, name)])[0]
+        self._destroy(copy)
+        # kube-proxy cannot take over a set of another size before a clean-up: its create refuses it.
+        log.warning("set_grown", set=name, max_elements=size, errno=number, fits_kube_proxy=size == MAX_ELEMENTS)
+        return number
+
+    def _fill(self, name: str, entries: Iterable[SetEntry]) -> int:
+        kind = Kind.SUPPORT_ENTRY  # entries of every kind are sent alike
+        additions = (Operation(Verb.ADD, kind, replace(entry, set_name=name)) for entry in entries)
+        numbers = self.netlink.send_batch(ADD, [message.body for message in messages_of(enumerate(additions))])
+        return next((number for number in numbers if number), 0)
 
     def _revision(self, spec: SetSpec) -> int:
         """The revision to create with: ours, moved into what this kernel supports. KernelError: no such type."""
         known = self._revisions.get((spec.type_name, spec.family))
         if known is not None:
             return known
-        asked = _attribute(_TYPE_NAME, spec.type_name.encode() + b"\0") + _attribute(_FAMILY, bytes([spec.family or 0]))
-        found = read_attributes(self.netlink.request(_TYPE, _START + asked), len(_HEADER))
-        highest = found[_REVISION][0]
-        lowest = found.get(_REVISION_MIN, found[_REVISION])[0]
-        revision = max(lowest, min(highest, _REVISIONS.get(spec.type_name, highest)))
+        asked = attribute(TYPE_NAME, spec.type_name.encode() + b"\0") + attribute(FAMILY, bytes([spec.family or 0]))
+        found = read_attributes(self.netlink.request(TYPE, START + asked), len(HEADER))
+        highest = found[REVISION][0]
+        lowest = found.get(REVISION_MIN, found[REVISION])[0]
+        revision = max(lowest, min(highest, REVISIONS.get(spec.type_name, highest)))
         self._revisions[spec.type_name, spec.family] = revision
         return revision
 
-    def _send(self, messages: Iterable[_Message], results: list[int]) -> None:
+    def _send(self, messages: Iterable[Message], results: list[int]) -> None:
         for command, run in groupby(messages, key=lambda message: message.command):
             batch = list(run)
+            roomy: set[str] = set()  # grown since this batch was sent: the other messages of the set have room too
             numbers = self.netlink.send_batch(command, [message.body for message in batch])
             for message, number in zip(batch, numbers, strict=True):
-                if number in _SAME_FOR_ALL or len(message.entries) == 1:
+                if number == IPSET_ERR_HASH_FULL and (message.set_name in roomy or self._has_grown(message.set_name)):
+                    roomy.add(message.set_name)
+                    self._send([message], results)
+                elif number in _SAME_FOR_ALL or len(message.entries) == 1:
                     for position in message.positions:
                         results[position] = number
                 else:
@@ -201,55 +197,8 @@ class NetlinkIPSets:
 
     def _list(self, name: str) -> list[bytes]:
         try:
-            return self.netlink.dump(_LIST, _named(name))
+            return self.netlink.dump(LIST, named(name))
         except KernelError as error:
             if error.number == errno.ENOENT:
                 return []
             raise
-
-
-def _messages(numbered: Iterable[tuple[int, Operation]]) -> Iterator[_Message]:
-    """The operations as messages, in order: one for each run of entries of one set and verb, more where it is long."""
-    for (command, set_name), run in groupby(numbered, key=lambda item: _command_and_set(item[1])):
-        while part := tuple(islice(run, _MESSAGE_ENTRIES)):
-            positions, operations = zip(*part, strict=True)
-            yield _Message(command, set_name, positions, tuple(encode_entry(operation.key) for operation in operations))
-
-
-def _command_and_set(operation: Operation) -> tuple[int, str]:
-    assert isinstance(operation.key, SetEntry)  # noqa: S101 - grouped by the caller
-    return _DEL if operation.verb is Verb.DELETE else _ADD, operation.key.set_name
-
-
-def _decode_set(name: str, messages: Sequence[bytes]) -> tuple[SetSpec, dict[Key, Settings]]:
-    """A set's real type and its entries. The first message of a dump has the type, each has some of the entries."""
-    first = read_attributes(messages[0], len(_HEADER))
-    type_name = first[_TYPE_NAME].rstrip(b"\0").decode()
-    family = Family(first[_FAMILY][0]) if first[_FAMILY][0] else None
-    entries: dict[Key, Settings] = {}
-    if type_name in _REVISIONS:
-        decoded = (entry for body in messages for entry in _decode_entries(name, body))
-        entries = {entry: True for entry in decoded if entry}
-    return SetSpec(type_name, family), entries
-
-
-def _decode_entries(name: str, body: bytes) -> Iterator[SetEntry | None]:
-    for number, start, end in attributes(body, len(_HEADER), len(body)):
-        if number == _ADT:
-            for _, data_start, data_end in attributes(body, start, end):
-                yield _decode_entry(name, body, data_start, data_end)
-
-
-def _decode_entry(name: str, body: bytes, start: int, end: int) -> SetEntry | None:
-    """The entry, None where it has what ours never have (a `nomatch` flag, a time-out, a comment)."""
-    found = {number: body[first:last] for number, first, last in attributes(body, start, end)}
-    if not found.keys() <= _OUR_FIELDS:
-        return None
-    return SetEntry(
-        name,
-        address=found.get(_IP, b"")[ATTRIBUTE.size :],
-        protocol=found.get(_PROTO, b"\0")[0],
-        port=_PORT_NUMBER.unpack(found.get(_PORT, b"\0\0"))[0],
-        second=found.get(_IP2, b"")[ATTRIBUTE.size :],
-        prefix_len=found.get(_CIDR2, b"\0")[0],
-    )

@@ -156,6 +156,19 @@ def test_more_entries_than_one_message_takes_are_all_there(with_sets, family):
     assert read_entries(with_sets) == {many[0]}
 
 
+def test_editing_a_set_into_what_it_is_changes_nothing(with_sets):
+    with_sets.apply(entries(Verb.ADD, *ENTRIES))
+    assert with_sets.apply(sets(Verb.EDIT)) == [0] * len(SPECS)
+    assert read_entries(with_sets) == set(ENTRIES)
+
+
+def test_a_set_of_another_type_is_edited_into_ours_without_its_entries(ipsets):
+    name = "KUBE-EXTERNAL-IP"
+    assert ipsets.apply(sets(Verb.ADD, {name: SetSpec("hash:ip", Family.IPV4)})) == [0]
+    assert ipsets.apply(sets(Verb.EDIT, {name: SetSpec("hash:ip,port", Family.IPV4)})) == [0]
+    assert ipsets.read()[Kind.SET][name] == SetSpec("hash:ip,port", Family.IPV4)
+
+
 # What only the real kernel has: refusals, and the ipset program to compare with.
 
 
@@ -167,12 +180,74 @@ def test_a_refused_entry_loses_only_itself(real):
     assert read_entries(real) == set(good)
 
 
-def test_a_full_set_refuses_the_entry_that_does_not_fit(real):
-    ipset("destroy", "KUBE-CLUSTER-IP")
-    ipset("create", "KUBE-CLUSTER-IP", "hash:ip,port", "maxelem", "2")
-    members = [SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.9"), Protocol.TCP, port) for port in (1, 2, 3)]
-    assert real.apply(entries(Verb.ADD, *members)) == [0, 0, 4352]  # IPSET_ERR_HASH_FULL
-    assert read_entries(real) == set(members[:2])
+def held_by_a_rule(name: str) -> None:
+    rule = ["-A", "INPUT", "-m", "set", "--match-set", name, "dst,dst", "-j", "ACCEPT"]
+    subprocess.run(["iptables-legacy", *rule], check=True)
+
+
+def rules_of_input() -> str:
+    return subprocess.run(["iptables-legacy", "-S", "INPUT"], check=True, capture_output=True, text=True).stdout
+
+
+def remake(name: str, *options: str) -> None:
+    """The set as another program has made it."""
+    ipset("destroy", name)
+    ipset("create", name, *options)
+
+
+def test_k46_a_full_set_makes_room_by_a_swap_and_the_rules_that_hold_it_stay(real):
+    remake("KUBE-CLUSTER-IP", "hash:ip,port", "maxelem", "2")
+    held_by_a_rule("KUBE-CLUSTER-IP")
+    members = [SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.9"), Protocol.TCP, port) for port in range(1, 6)]
+    assert real.apply(entries(Verb.ADD, *members)) == [0] * 5
+    assert read_entries(real) == set(members)
+    assert "KUBE-CLUSTER-IP dst,dst" in rules_of_input()
+    assert "maxelem 65536" in ipset("save", "KUBE-CLUSTER-IP")
+    assert "-TMP" not in ipset("list", "-n")
+
+
+def test_k46_more_entries_than_a_set_of_kube_proxys_size_holds_fit(real):
+    many = [
+        SetEntry("KUBE-CLUSTER-IP", addr(f"10.96.{n // 256}.{n % 256}"), Protocol.TCP, port)
+        for n in range(1400)
+        for port in range(1, 51)
+    ]
+    assert len(many) == 70_000
+    assert set(real.apply(entries(Verb.ADD, *many))) == {0}
+    assert len(read_entries(real)) == 70_000
+    assert "maxelem 131072" in ipset("save", "KUBE-CLUSTER-IP")
+
+
+def test_k46_a_set_with_comments_is_used_as_it_is(real):
+    remake("KUBE-CLUSTER-IP", "hash:ip,port", "comment")
+    ipset("add", "KUBE-CLUSTER-IP", "10.96.0.1,tcp:443", "comment", "kept")
+    there = SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.1"), Protocol.TCP, 443)
+    assert real.read()[Kind.SET] == SPECS
+    assert read_entries(real) == {there}
+    new = SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.2"), Protocol.TCP, 443)
+    assert real.apply([*entries(Verb.ADD, new), *entries(Verb.DELETE, there)]) == [0, 0]
+    assert read_entries(real) == {new}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["hash:net"], id="another type"),
+        pytest.param(["hash:ip,port", "family", "inet6"], id="the other family"),
+    ],
+)
+def test_k46_a_set_that_cannot_hold_our_entries_is_replaced(real, options):
+    remake("KUBE-CLUSTER-IP", *options)
+    assert real.apply(sets(Verb.EDIT, {"KUBE-CLUSTER-IP": SPECS["KUBE-CLUSTER-IP"]})) == [0]
+    assert real.read()[Kind.SET] == SPECS
+
+
+def test_k46_a_set_of_another_type_that_somebodys_rule_holds_is_reported_and_not_broken(real):
+    remake("KUBE-CLUSTER-IP", "hash:ip,port,ip")
+    held_by_a_rule("KUBE-CLUSTER-IP")
+    assert real.apply(sets(Verb.EDIT, {"KUBE-CLUSTER-IP": SPECS["KUBE-CLUSTER-IP"]})) == [IPSET_ERR_BUSY]
+    assert real.read()[Kind.SET]["KUBE-CLUSTER-IP"] == SetSpec("hash:ip,port,ip", Family.IPV4)
+    assert "KUBE-CLUSTER-IP dst,dst" in rules_of_input()
 
 
 def test_a_set_that_a_rule_names_cannot_be_deleted(real):

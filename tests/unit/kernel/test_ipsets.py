@@ -11,7 +11,8 @@ import pytest
 from pyroute2.ipset import AsyncIPSet, PortEntry
 from pyroute2.netlink.nfnetlink.ipset import ipset_msg
 
-from ipvsproxy.kernel.ipsets import NetlinkIPSets, encode_create, encode_entry
+from ipvsproxy.kernel.ipset_codec import encode_create, encode_entry
+from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.netlink import (
     HEADER,
     NETLINK_NETFILTER,

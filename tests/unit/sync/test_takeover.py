@@ -1,0 +1,105 @@
+"""What stands in the kernel at start, and what edits of a Service do to it: named by the users' reports."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ipvsproxy.kernel.fake import FakeKernel
+from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
+from ipvsproxy.model.kernel_objects import Kind, SetSpec, VirtualServer
+from tests.builders import blob, vs_key
+from tests.clusters import Node, Svc, cluster
+
+KEY = vs_key("10.96.0.20", 80)
+A, B = "10.244.1.5", "10.244.1.6"
+WEB = Svc("web", endpoints=((A, True), (B, True)))
+
+
+def left_behind(weights: dict[str, int]) -> FakeKernel:
+    """A kernel that a former run left with these weights."""
+    node = Node()
+    node.sync(cluster(WEB))
+    node.fake.state[Kind.REAL_SERVER][KEY] = blob(*((ip, 8080, weight) for ip, weight in weights.items()))
+    return node.fake
+
+
+def weights(fake: FakeKernel, ips=(A, B)) -> dict[str, int]:
+    found = fake.state[Kind.REAL_SERVER][KEY]
+    return {ip: weight for ip in ips for weight in (0, 1, 5) if blob((ip, 8080, weight)) in found}
+
+
+def test_k13_a_ready_endpoint_found_at_weight_0_gets_its_weight_back_and_one_that_left_goes():
+    fake = left_behind({A: 0, B: 0})
+    Node(fake).sync(cluster(msgspec.structs.replace(WEB, endpoints=((A, True),))))
+    assert weights(fake) == {A: 1}
+
+
+def test_k13_another_programs_weight_becomes_ours():
+    fake = left_behind({A: 5, B: 1})
+    Node(fake).sync(cluster(WEB))
+    assert weights(fake) == {A: 1, B: 1}
+
+
+def test_what_kube_proxy_left_right_is_not_touched_by_a_single_message():
+    fake = left_behind({A: 1, B: 1})
+    before = fake.messages
+    Node(fake).sync(cluster(WEB))
+    assert fake.messages == before
+
+
+def test_nothing_is_removed_before_both_services_and_slices_are_listed():
+    fake = left_behind({A: 1, B: 1})
+    node = Node(fake)
+    before = fake.messages
+    node.reconciler.sync()
+    assert fake.messages == before
+
+
+def test_k46_a_set_of_another_type_under_our_name_is_replaced_and_filled():
+    fake = FakeKernel()
+    fake.state[Kind.SET]["KUBE-CLUSTER-IP"] = SetSpec("hash:net", Family.IPV4)
+    Node(fake).sync(cluster(WEB))
+    assert fake.state[Kind.SET]["KUBE-CLUSTER-IP"] == SetSpec("hash:ip,port", Family.IPV4)
+    assert any(entry.set_name == "KUBE-CLUSTER-IP" for entry in fake.state[Kind.ACCEPT_ENTRY])
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        pytest.param(msgspec.structs.replace(WEB, affinity_s=10800), id="session affinity on"),
+        pytest.param(msgspec.structs.replace(WEB, ports=((81, "TCP"),)), id="another port number"),
+        pytest.param(msgspec.structs.replace(WEB, ports=((80, "UDP"),)), id="another protocol"),
+        pytest.param(msgspec.structs.replace(WEB, ips=("10.96.0.21",)), id="another address"),
+        pytest.param(msgspec.structs.replace(WEB, node_ports=(30080,)), id="a node port"),
+        pytest.param(msgspec.structs.replace(WEB, external_ips=("203.0.113.20",)), id="an external IP"),
+    ],
+)
+def test_k18_each_edit_is_in_force_after_one_sync_and_nothing_of_the_former_form_is_left(edited):
+    node = Node(host=("192.0.2.11",))
+    for service in (WEB, edited, WEB):
+        node.sync(cluster(service))
+        fresh = Node(host=("192.0.2.11",))
+        fresh.sync(cluster(service))
+        assert node.fake.state == fresh.fake.state
+
+
+def test_k18_affinity_and_its_time_out_are_edited_in_place():
+    node = Node()
+    node.sync(cluster(WEB))
+    before = node.fake.state[Kind.REAL_SERVER][KEY]
+    for seconds in (10800, 60, 0):
+        assert node.sync(cluster(msgspec.structs.replace(WEB, affinity_s=seconds))) == 1
+        flags = VirtualServerFlags.PERSISTENT if seconds else VirtualServerFlags.NONE
+        assert node.fake.state[Kind.VIRTUAL_SERVER][KEY] == VirtualServer("rr", flags, seconds)
+        assert node.fake.state[Kind.REAL_SERVER][KEY] == before
+
+
+def test_k18_a_service_that_becomes_external_name_leaves_nothing():
+    node = Node()
+    node.sync(cluster(WEB))
+    node.sync({})
+    empty = Node()
+    empty.sync({})
+    assert node.fake.state == empty.fake.state
+    assert vs_key("10.96.0.20", 80, Protocol.TCP) not in node.fake.state[Kind.VIRTUAL_SERVER]
