@@ -22,15 +22,17 @@ One queue, and one thread that owns everything that changes; these files, top to
                              → one queue (daemon.QueueInbox)                            the only hand-over
     sync/runner.py           wake at once; not before the minimum period has passed     main thread from here on
     cluster/tracker.py       note(event): compact it; an undone change vanishes
-    sync/reconciler.py       take() → the touched Services
+    sync/reconciler.py       take() → the touched Services; joins all that follows
     modes/ipvs/service.py    plan those only: virtual servers, real servers, addresses, set entries
     plan/desired.py          who wants which object; what this plan touches
     plan/diff.py             wanted minus applied = operations                          none? then nothing is sent
     plan/order.py            make before break; never accepted without a virtual server
+    sync/applier.py          what may go now, phase by phase
     kernel/ipvs.py …         operations → packed messages → kernel/netlink.py           one send for up to 200
-    sync/reconciler.py       acknowledged → mirror; refused → retried with back-off
+    sync/applier.py          acknowledged → mirror; refused → retried with back-off
 
-The kernel is read at start, where another run's state is adopted, and where an answer was lost; never in between.
+The kernel is read (sync/mirror.py) at start, where another run's state is adopted, where an answer was lost, and by the
+audits; a sync does not read it.
 
 Three kinds of code
 ===================

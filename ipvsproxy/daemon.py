@@ -16,6 +16,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -41,7 +42,6 @@ from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
-from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
@@ -53,6 +53,8 @@ from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
 
 log = structlog.get_logger()
+
+_CLEANUP_S = 10.0
 
 
 def run(config: ProxyConfig) -> int:
@@ -67,9 +69,12 @@ def run(config: ProxyConfig) -> int:
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
         inbox = QueueInbox()
         sources = _sources(config, name, inbox)
-        tracker = Tracker(name, families)
+        mode = _mode(config, families)
+        tracker = Tracker(name, families, needs_node=mode.depends_on_node)
         monitor = AddressMonitor(inbox.put)
-        reconciler = _started(config, kernel, tracker, families, monitor.host_addresses)
+        reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        reconciler.host_changed(monitor.host_addresses)
+        _start(config, kernel, reconciler)
         workers = (
             *sources,
             _Worker("device", monitor.run, monitor.stop, inbox),
@@ -85,6 +90,7 @@ def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[_Worker
     if config.manifests:
         path = Path(config.manifests)
         changes, folder = FolderWatch(path), ManifestFolder(path)
+        inbox.deliver(folder.load())  # a folder that cannot be read ends the program before anything is programmed
         return (_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),)
     from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415  # 20 MB that a folder does without
 
@@ -105,10 +111,15 @@ def cleanup(config: ProxyConfig) -> int:
         families = kernel.rules.families
         mode = IpvsMode(ipvs_options(config, families))
         tracker = Tracker(node_name(config), families)
-        reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        clock = SystemClock()
+        reconciler = Reconciler(kernel, tracker, mode, clock, exclude=config.exclude_cidrs)
         with closing(AddressMonitor(lambda _: None)) as monitor:
             reconciler.host_changed(monitor.host_addresses)  # tells our node ports from foreign virtual servers
         result = reconciler.remove_all()
+        deadline = clock.monotonic() + _CLEANUP_S
+        while result.retry_at is not None and result.retry_at < deadline:  # the xtables lock may be held for a moment
+            time.sleep(max(0.0, result.retry_at - clock.monotonic()))
+            result = reconciler.sync()
         log.info("cleanup_finished", removed=result.operations, refused=result.refused, waiting=result.waiting)
         return 0 if result.refused == result.waiting == left == 0 else 1
 
@@ -124,25 +135,19 @@ def real_kernel(rules: Rules) -> Kernel:
     )
 
 
-def _started(
-    config: ProxyConfig,
-    kernel: Kernel,
-    tracker: Tracker,
-    families: frozenset[Family],
-    host_addresses: frozenset[PackedAddr],
-) -> Reconciler:
-    """A reconciler whose fixed layer stands. Raises KernelError."""
+def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
     options = ipvs_options(config, families, kernel_release())
     if options.node_ports.has_loopback:
-        log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source (K22)")
-    mode = IpvsMode(options)
+        log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source")
+    return IpvsMode(options)
+
+
+def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler) -> None:
+    """Make sure of the scheduler and put the fixed layer in place. Raises KernelError."""
     require_scheduler(kernel.ipvs, config.scheduler)
     _set_timeouts(config, kernel.ipvs)
-    reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
-    reconciler.host_changed(host_addresses)
     result = reconciler.start()
     log.info("fixed_layer_stands", operations=result.operations, refused=result.refused, waiting=result.waiting)
-    return reconciler
 
 
 def _served_families(kernel: Kernel) -> frozenset[Family]:
@@ -212,8 +217,12 @@ class _Worker:
 def _serve(runner: Runner, workers: tuple[_Worker, ...]) -> int:
     for worker in workers:
         worker.thread.start()
+    died = False
     try:
         runner.run()
+    except Exception:
+        died = True
+        log.exception("sync_died", kernel_state="left in place")
     finally:
         for worker in workers:
             worker.stop()
@@ -223,7 +232,7 @@ def _serve(runner: Runner, workers: tuple[_Worker, ...]) -> int:
     for worker in failed:
         log.error("thread_died", thread=worker.name, exc_info=worker.failure)
     log.info("stopped", kernel_state="left in place")
-    return 1 if failed else 0
+    return 1 if failed or died else 0
 
 
 def _stop_on_signals(inbox: QueueInbox) -> None:

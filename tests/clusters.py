@@ -11,7 +11,7 @@ from ipvsproxy.cluster.events import ApiObject, Changed, ClusterEvent, Listed, O
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model import api_objects as api
-from ipvsproxy.model.addr import family_of, parse_addr
+from ipvsproxy.model.addr import Cidr, family_of, parse_addr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.rules import RuleOptions
@@ -124,12 +124,15 @@ class Node:
         families: frozenset[Family] = frozenset(Family),
         scheduler: str = "rr",
         host: Iterable[str] = (),
+        exclude: tuple[Cidr, ...] = (),
+        needs_node: bool = False,
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
-        self.tracker = Tracker(NODE, families)
-        mode = IpvsMode(IpvsOptions(ServiceOptions(families, scheduler), RuleOptions()))
-        self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock)
+        self.tracker = Tracker(NODE, families, needs_node=needs_node)
+        options = ServiceOptions(families, scheduler, exclude)
+        mode = IpvsMode(IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node))
+        self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock, exclude=exclude)
         self.has(*host)
         self.reconciler.start()
         self._seen: Cluster = {}

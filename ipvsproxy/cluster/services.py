@@ -132,7 +132,7 @@ def _cluster_ip_texts(spec: api_objects.ServiceSpec) -> Iterator[tuple[str, str,
 
 def _ports(spec: api_objects.ServiceSpec, faults: list[str]) -> Iterator[ServicePort]:
     """The ports that are right; of two with one number or one name (a protocol) the first."""
-    taken: set[tuple[Protocol, int | str]] = set()
+    taken: set[tuple[str, Protocol, int] | tuple[Protocol, int | str]] = set()
     if not spec.ports:
         faults.append("spec.ports is missing")
     for index, entry in enumerate(spec.ports or ()):
@@ -140,6 +140,11 @@ def _ports(spec: api_objects.ServiceSpec, faults: list[str]) -> Iterator[Service
         if port is None:
             continue
         identities: set[tuple[Protocol, int | str]] = {(port.protocol, port.port), (port.protocol, port.name)}
+        if port.node_port and ("nodePort", port.protocol, port.node_port) in taken:
+            faults.append(
+                f"spec.ports[{index}].nodePort: {port.node_port}/{port.protocol.name} repeats an earlier port's"
+            )
+            port = msgspec.structs.replace(port, node_port=0)
         if identities & taken:
             label = (
                 f'"{port.name}" ({port.port}/{port.protocol.name})'
@@ -149,6 +154,7 @@ def _ports(spec: api_objects.ServiceSpec, faults: list[str]) -> Iterator[Service
             faults.append(f"spec.ports[{index}]: {label} repeats the number or name of an earlier port")
         else:
             taken.update(identities)
+            taken.add(("nodePort", port.protocol, port.node_port))
             yield port
 
 

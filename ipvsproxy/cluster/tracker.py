@@ -49,7 +49,12 @@ class Tracker:
     """The cluster's state. Owned by the sync thread; nothing here locks."""
 
     def __init__(
-        self, node_name: str, families: Collection[Family], node_addresses: tuple[PackedAddr, ...] = ()
+        self,
+        node_name: str,
+        families: Collection[Family],
+        node_addresses: tuple[PackedAddr, ...] = (),
+        *,
+        needs_node: bool = False,
     ) -> None:
         self._families = frozenset(families)
         self._given_node = NodeView(node_name, node_addresses)
@@ -61,11 +66,12 @@ class Tracker:
         self._noted: dict[ObjectRef, tuple[Note, ...]] = {}
         self._new_notes: list[Note] = []
         self._listed: set[str] = set()
+        self._needed = _NEEDED | {"Node"} if needs_node else _NEEDED
 
     @property
     def ready(self) -> bool:
-        """Whether Services and EndpointSlices were both told in full: nothing may be removed from the kernel before."""
-        return self._listed >= _NEEDED
+        """Whether all that plans depend on was told in full: nothing may be removed from the kernel before."""
+        return self._listed >= self._needed
 
     @property
     def node(self) -> NodeView:

@@ -105,7 +105,7 @@ def is_loopback(addr: bytes) -> bool:
 
 
 def is_bindable(addr: bytes) -> bool:
-    """Whether a Service may own this address: not unspecified, loopback, link-local, multicast or reserved."""
+    """Whether a Service may own this address: not unspecified, loopback, link-local, multicast or broadcast."""
     return not any(addr in network for network in _NEVER_BOUND)
 
 
@@ -114,5 +114,8 @@ def _networks(*texts: str) -> tuple[Cidr, ...]:
 
 
 _LOOPBACK = _networks("127.0.0.0/8", "::1/128")
-# RFC 1122 §3.2.1.3, RFC 3927, RFC 5771, RFC 1112 §4; RFC 4291 §2.4.
-_NEVER_BOUND = (*_LOOPBACK, *_networks("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/128", "fe80::/10", "ff00::/8"))
+# RFC 1122 §3.2.1.3, RFC 3927, RFC 5771, RFC 919 §7; RFC 4291 §2.4. 240.0.0.0/4 is in use for pods in some clouds.
+_NEVER_BOUND = (
+    *_LOOPBACK,
+    *_networks("255.255.255.255/32", "0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::/128", "fe80::/10", "ff00::/8"),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ipvsproxy.model.enums import Family, Protocol
+from ipvsproxy.model.enums import Family
 
 DUMMY_DEVICE = "kube-ipvs0"
 DEFAULT_SCHEDULER = "rr"
@@ -33,13 +33,3 @@ class ServiceName(NamedTuple):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-
-class ServicePortName(NamedTuple):
-    """One port of a Service; prints as `namespace/name:port`, without the colon where the port has no name."""
-
-    service: ServiceName
-    port: str
-    protocol: Protocol
-
-    def __str__(self) -> str:
-        return f"{self.service}:{self.port}" if self.port else str(self.service)

@@ -14,10 +14,11 @@ from ipvsproxy.plan.desired import OwnerPlan
 
 
 class Mode(Protocol):
-    """One --proxy-mode. Both calls are pure: the same input gives the same plan."""
+    """One --proxy-mode. Every call is pure: the same input gives the same plan."""
 
     name: str
 
+    depends_on_node: bool  # nothing may be planned before the Node object is known
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
 
     def fixed(self, node: NodeView) -> OwnerPlan:

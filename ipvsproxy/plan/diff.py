@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, Operation, Settings, State, Verb, VirtualServerKey
+from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.kernel_objects import (
+    Key,
+    Kind,
+    ObjectId,
+    Operation,
+    SetEntry,
+    Settings,
+    State,
+    Verb,
+    VirtualServerKey,
+)
+from ipvsproxy.plan.order import accepted_by
 
 
 def diff(refs: Iterable[ObjectId], wanted: Callable[[ObjectId], Settings | None], applied: State) -> list[Operation]:
-    """The operations that make `applied` into what `wanted` says, for these objects only; each object at most once."""
+    """The operations that make `applied` into what `wanted` says, for these objects only."""
     operations: list[Operation] = []
     for ref in dict.fromkeys(refs):
         kind, key = ref
         want, have = wanted(ref), applied[kind].get(key)
-        if want == have or (want is None and kind is Kind.SYSCTL):  # sysctls are the node's: set, never taken back
+        if want == have:
+            if want is not None and _is_open(ref, wanted, applied):
+                operations += (Operation(Verb.DELETE, kind, key), Operation(Verb.ADD, kind, key, want))
+            continue
+        if want is None and kind is Kind.SYSCTL:  # sysctls are the node's: set, never taken back
             continue
         if kind is Kind.REAL_SERVER and isinstance(key, VirtualServerKey):
             # Deleting a virtual server takes its real servers along: no message each.
@@ -23,6 +39,17 @@ def diff(refs: Iterable[ObjectId], wanted: Callable[[ObjectId], Settings | None]
         else:
             operations.append(_change(kind, key, want, have))
     return operations
+
+
+def _is_open(ref: ObjectId, wanted: Callable[[ObjectId], Settings | None], applied: State) -> bool:
+    """Whether it is a bound address's accept entry without its virtual server: it must go until that one stands."""
+    kind, key = ref
+    if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
+        return False
+    if accepted_by(key) in applied[Kind.VIRTUAL_SERVER]:
+        return False
+    address = PackedAddr(key.address)
+    return address in applied[Kind.ADDRESS] or wanted((Kind.ADDRESS, address)) is not None
 
 
 def _change(kind: Kind, key: Key, want: Settings | None, have: Settings | None) -> Operation:
@@ -64,8 +91,10 @@ def acknowledge(applied: State, operations: Iterable[Operation]) -> None:
                 applied[Kind.REAL_SERVER].pop(key, None)
         else:
             objects[key] = operation.settings
-            if operation.kind is Kind.VIRTUAL_SERVER:
-                applied[Kind.REAL_SERVER].setdefault(key, b"")
+            if operation.kind is Kind.VIRTUAL_SERVER and (
+                operation.verb is Verb.ADD or key not in applied[Kind.REAL_SERVER]
+            ):
+                applied[Kind.REAL_SERVER][key] = b""
     for key, changed in records.items():
         if isinstance(key, VirtualServerKey):
             blob = _blob(applied[Kind.REAL_SERVER].get(key))

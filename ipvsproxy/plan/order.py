@@ -10,8 +10,9 @@ between the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import TypeAlias, cast
 
 from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
@@ -56,14 +57,28 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SET, Verb.DELETE),
 )
 PHASE = {row: number for number, row in enumerate(_PHASES)}
-_ORPHANS = -1  # accept entries without a virtual server go first: an address bound before they go would show host ports
+_ORPHANS = -1.0  # accept entries without a virtual server go first: an address bound before they go shows host ports
+_AFTER = 0.5
+
+IsBound: TypeAlias = Callable[[bytes], bool]
 
 
-def ordered(operations: Iterable[Operation], applied: State) -> Iterator[list[Operation]]:
-    """The operations phase by phase; each list is of one kind and verb. `applied` is what stands before the first."""
+def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) -> Iterator[list[Operation]]:
+    """The operations phase by phase; each list is of one kind and verb.
 
-    def phase(operation: Operation) -> int:
-        return _ORPHANS if _is_orphan(operation, applied) else PHASE[operation.kind, operation.verb]
+    `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
+    """
+
+    def phase(operation: Operation) -> float:
+        if operation.kind is not Kind.ACCEPT_ENTRY or not isinstance(operation.key, SetEntry):
+            return PHASE[operation.kind, operation.verb]
+        if not is_bound(operation.key.address):
+            # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
+            # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
+            return PHASE[Kind.SUPPORT_ENTRY, operation.verb] + _AFTER
+        if operation.verb is Verb.DELETE and accepted_by(operation.key) not in applied[Kind.VIRTUAL_SERVER]:
+            return _ORPHANS
+        return PHASE[operation.kind, operation.verb]
 
     for _, group in groupby(sorted(operations, key=phase), key=phase):
         together = list(group)
@@ -72,40 +87,42 @@ def ordered(operations: Iterable[Operation], applied: State) -> Iterator[list[Op
         yield together
 
 
-def _is_orphan(operation: Operation, applied: State) -> bool:
-    """Whether it deletes an accept entry that is left over without its virtual server."""
-    key = operation.key
-    if operation.kind is not Kind.ACCEPT_ENTRY or operation.verb is not Verb.DELETE or not isinstance(key, SetEntry):
-        return False
-    return accepted_by(key) not in applied[Kind.VIRTUAL_SERVER]
-
-
-def must_stand(operation: Operation) -> tuple[ObjectId, ...]:
+def must_stand(operation: Operation, is_bound: IsBound) -> tuple[ObjectId, ...]:
     """Objects without which an operation that adds must not be sent, since it would open what should be closed."""
-    key = operation.key
     if operation.verb is Verb.DELETE:
         return ()
-    if operation.kind is Kind.REAL_SERVER:
-        return ((Kind.VIRTUAL_SERVER, key),)
-    if operation.kind is Kind.ACCEPT_ENTRY and isinstance(key, SetEntry):
-        return ((Kind.VIRTUAL_SERVER, accepted_by(key)),)
-    if operation.kind is Kind.ADDRESS and isinstance(key, bytes):
-        family = family_of(key)
-        return (
-            (Kind.LINK, DUMMY_DEVICE),
-            (Kind.RULES, RuleTable("filter", family)),
-            (Kind.RULES, RuleTable("nat", family)),
-            (Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family), key)),
-        )
-    return ()
+    match operation.kind, operation.key:
+        case Kind.REAL_SERVER, key:
+            return ((Kind.VIRTUAL_SERVER, key),)
+        case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) if operation.verb is Verb.ADD:
+            # On one of the node's own addresses it serves at once, and its traffic must be masqueraded.
+            return () if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))),)
+        case Kind.ACCEPT_ENTRY, SetEntry() as entry if is_bound(entry.address):
+            return ((Kind.VIRTUAL_SERVER, accepted_by(entry)),)
+        case Kind.ADDRESS, bytes() as address:
+            return _under_an_address(PackedAddr(address))
+        case _:
+            return ()
 
 
-def must_be_gone(operation: Operation, accept_sets: dict[Family, tuple[str, ...]]) -> tuple[ObjectId, ...]:
+def _under_an_address(address: PackedAddr) -> tuple[ObjectId, ...]:
+    family = family_of(address)
+    return (
+        (Kind.LINK, DUMMY_DEVICE),
+        (Kind.RULES, RuleTable("filter", family)),
+        (Kind.RULES, RuleTable("nat", family)),
+        (Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family), address)),
+    )
+
+
+def must_be_gone(
+    operation: Operation, accept_sets: dict[Family, tuple[str, ...]], is_bound: IsBound
+) -> tuple[ObjectId, ...]:
     """Objects that must have left before an operation that deletes may be sent: the outside goes first."""
     key = operation.key
     if operation.verb is not Verb.DELETE:
         return ()
-    if operation.kind is Kind.VIRTUAL_SERVER and isinstance(key, VirtualServerKey):
+    if operation.kind is Kind.VIRTUAL_SERVER and isinstance(key, VirtualServerKey) and is_bound(key.address):
         names = accept_sets[family_of(key.address)]
         return tuple((Kind.ACCEPT_ENTRY, SetEntry(name, key.address, key.protocol, key.port)) for name in names)
     if operation.kind is Kind.BOUND_ENTRY and isinstance(key, SetEntry):
@@ -114,5 +131,5 @@ def must_be_gone(operation: Operation, accept_sets: dict[Family, tuple[str, ...]
 
 
 def accepted_by(entry: SetEntry) -> VirtualServerKey:
-    """The virtual server behind an accept entry."""
-    return VirtualServerKey(Protocol(entry.protocol), PackedAddr(entry.address), entry.port)
+    """The virtual server behind an accept entry. Others may have put any protocol there: its number stands for it."""
+    return VirtualServerKey(cast("Protocol", entry.protocol), PackedAddr(entry.address), entry.port)

@@ -1,9 +1,9 @@
 """What in a kernel state is ours, told from the state itself, so that it holds after a crash at any point (K48).
 
-A virtual server is ours when its address is on kube-ipvs0 or in KUBE-IPVS-IPS, or its (address, protocol, port) is in
-one of our sets. Links, sets, chains and the addresses on kube-ipvs0 are ours by name; entries of our sets likewise. All
-else is somebody else's: it stays and is reported. differs: kube-proxy deletes every virtual server of the host that it
-does not want.
+A virtual server is ours when its address is on kube-ipvs0 or in KUBE-IPVS-IPS, or its (address, protocol, port) is a
+frontend in one of our sets, or it is on an address of the node and its port in KUBE-NODE-PORT-*. Links, sets, chains
+and the addresses on kube-ipvs0 are ours by name; entries of our sets likewise. All else is somebody else's: it stays
+and is reported. differs: kube-proxy deletes every virtual server of the host that it does not want.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, SetEntry, State, VirtualServerKey
+from ipvsproxy.model.kernel_objects import Key, Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import set_name
 
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY)
@@ -25,36 +25,38 @@ _NODE_PORT_SETS = {
 
 
 def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedAddr] = ()) -> State:
-    """The part of `observed` that may be edited or deleted; virtual servers inside `exclude` never are.
+    """The part of `observed` that may be edited or deleted; what has an address inside `exclude` never may.
 
     `host`: the addresses of the node's interfaces but kube-ipvs0, where our node ports are.
     """
-    bound = {entry.address for entry in observed[Kind.BOUND_ENTRY] if isinstance(entry, SetEntry)}
-    bound.update(address for address in observed[Kind.ADDRESS] if isinstance(address, bytes))
+    kept = {kind: {k: v for k, v in found.items() if not _is_inside(k, exclude)} for kind, found in observed.items()}
+    bound = {entry.address for entry in kept[Kind.BOUND_ENTRY] if isinstance(entry, SetEntry)}
+    bound.update(address for address in kept[Kind.ADDRESS] if isinstance(address, bytes))
     fronts = {
         (entry.protocol, entry.address, entry.port)
         for kind in _WITH_VIRTUAL_SERVER
-        for entry in observed[kind]
-        if isinstance(entry, SetEntry)
+        for entry in kept[kind]
+        if isinstance(entry, SetEntry) and not entry.second  # a second address: about clients or endpoints
     }
-    node_ports = _node_ports(observed)
-    keys = {
-        key
-        for key in observed[Kind.VIRTUAL_SERVER]
-        if isinstance(key, VirtualServerKey)
-        and (
+    node_ports = _node_ports(kept)
+    for key in [*kept[Kind.VIRTUAL_SERVER]]:
+        is_ours = isinstance(key, VirtualServerKey) and (
             key.address in bound
             or (key.protocol, key.address, key.port) in fronts
             or ((family_of(key.address), key.protocol, key.port) in node_ports and key.address in host)
         )
-        and not any(key.address in cidr for cidr in exclude)
-    }
-    return {
-        kind: {key: value for key, value in objects.items() if key in keys}
-        if kind in {Kind.VIRTUAL_SERVER, Kind.REAL_SERVER}
-        else dict(objects)
-        for kind, objects in observed.items()
-    }
+        if not is_ours:
+            del kept[Kind.VIRTUAL_SERVER][key]
+            kept[Kind.REAL_SERVER].pop(key, None)
+    return kept
+
+
+def _is_inside(key: Key, exclude: Sequence[Cidr]) -> bool:
+    """Whether an object has an address in one of these networks."""
+    if not exclude:
+        return False
+    address = key if isinstance(key, bytes) else getattr(key, "address", b"")
+    return any(address in cidr for cidr in exclude)
 
 
 def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:
@@ -64,10 +66,3 @@ def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:
         for entry in observed[Kind.SUPPORT_ENTRY]
         if isinstance(entry, SetEntry) and entry.set_name in _NODE_PORT_SETS
     }
-
-
-def foreign(observed: State, owned: State) -> list[ObjectId]:
-    """Virtual servers that are not ours, for the report."""
-    return [
-        (Kind.VIRTUAL_SERVER, key) for key in observed[Kind.VIRTUAL_SERVER] if key not in owned[Kind.VIRTUAL_SERVER]
-    ]

@@ -16,6 +16,7 @@ import structlog
 from ipvsproxy.clock import Clock
 from ipvsproxy.errors import describe_errno
 from ipvsproxy.kernel.api import Kernel
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, Verb, format_key
 from ipvsproxy.model.real_servers import describe
@@ -38,6 +39,7 @@ class Applier:
         self.refused: Retries[ObjectId] = Retries(clock)
         self.waiting: dict[ObjectId, None] = {}
         self.carried_out = 0
+        self.may_delete = False  # not before all wants are known: what seems unwanted may only not have been told yet
         self._kernel = kernel
         self._mirror = mirror
         self._desired = desired
@@ -50,7 +52,10 @@ class Applier:
         for ref in refs:
             self.waiting.pop(ref, None)
         self._refused_now = set()
-        for phase in ordered(diff(refs, self._desired.get, self._mirror.applied), self._mirror.applied):
+        operations = diff(refs, self._desired.get, self._mirror.applied)
+        if not self.may_delete:
+            operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
+        for phase in ordered(operations, self._mirror.applied, self._is_bound):
             self._send(phase)
         for ref in refs:
             if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
@@ -80,6 +85,9 @@ class Applier:
                     self._mirror.distrust((operation.kind,))
                     again.append(msgspec.structs.replace(operation, verb=Verb.EDIT))
                 case Outcome.ADD_INSTEAD:
+                    # A virtual server that has gone took its real servers along: they are due at once.
+                    self._mirror.distrust((operation.kind,))
+                    self.waiting[Kind.REAL_SERVER, operation.key] = None
                     again.append(msgspec.structs.replace(operation, verb=Verb.ADD))
                 case Outcome.UNKNOWN:
                     self._mirror.distrust((operation.kind,))
@@ -95,12 +103,19 @@ class Applier:
 
     def _may_go(self, operation: Operation) -> bool:
         applied = self._mirror.applied
-        ready = all(self._stands(ref) for ref in must_stand(operation)) and not any(
-            key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets)
+        ready = all(self._stands(ref) for ref in must_stand(operation, self._is_bound)) and not any(
+            key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets, self._is_bound)
         )
         if not ready:
-            self.waiting[operation.kind, operation.key] = None
+            ref = (operation.kind, operation.key)
+            self.waiting[ref] = None
+            self.refused.hold(ref)
         return ready
+
+    def _is_bound(self, address: bytes) -> bool:
+        """Whether an address is on kube-ipvs0, or shall be."""
+        ref = (Kind.ADDRESS, PackedAddr(address))
+        return address in self._mirror.applied[Kind.ADDRESS] or self._desired.get(ref) is not None
 
     def _stands(self, ref: ObjectId) -> bool:
         """Whether it is there; rules only count in the form wanted now."""
@@ -111,7 +126,8 @@ class Applier:
     def _refuse(self, operation: Operation, number: int) -> None:
         """Put the object on the retry list; said once, then counted."""
         ref = (operation.kind, operation.key)
-        tries = self.refused.failed(ref)
+        is_first = ref not in self._refused_now  # several real servers of one virtual server are one attempt
+        tries = self.refused.failed(ref) if is_first else self.refused.tries(ref)
         self._refused_now.add(ref)
         if tries > 1:
             tell = log.debug

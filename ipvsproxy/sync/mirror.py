@@ -1,6 +1,6 @@
 """What we believe the kernel has of ours: `applied`. Kernel → mirror happens here, mirror → kernel in applier.py.
 
-The kernel is read at start and where the mirror cannot be trusted: an answer was lost, the device changed under us.
+The kernel is read at start, by audits, and where the mirror cannot be trusted: an answer was lost, the device changed.
 What another run, or kube-proxy, has left under our names is taken over; what is not ours (plan/ownership.py) never
 gets in.
 """
@@ -49,6 +49,7 @@ class Mirror:
         self.foreign: frozenset[Key] = frozenset()  # virtual servers that are somebody else's
         self._marks: dict[frozenset[Kind], bytes] = {}  # fingerprints at the last audit
         self._found: State = empty_state()  # what stood in the kernel at start, until all wants are known
+        self._found_counts = False
         self._stale: set[Kind] = set()
 
     def read(self) -> None:
@@ -57,6 +58,7 @@ class Mirror:
         # IPVS first: asking for its netlink family makes the kernel load the module, and its sysctls come with it.
         for subsystem in reversed(self._kernel.subsystems):
             self._found.update(subsystem.read())
+        self._found_counts = True
         self.applied = ownership.ours(self._found, self._exclude, self.host_addresses)
         self._stale.clear()
 
@@ -70,6 +72,7 @@ class Mirror:
     def forget_found(self) -> None:
         """All wants are known: nothing that was found at start can become ours any more."""
         self._note_foreign(self._found)
+        self._found_counts = False
         self._found = empty_state()
 
     def distrust(self, kinds: Iterable[Kind]) -> None:
@@ -143,6 +146,8 @@ class Mirror:
             return []
         self.unread.succeeded(kinds)
         self._stale -= kinds
+        if self._found_counts:
+            self._found.update({kind: dict(observed[kind]) for kind in kinds})
         owned = ownership.ours({**self.applied, **observed}, self._exclude, self.host_addresses)
         # What was ours stays ours: its deletion may have been lost, and with it all else that told whose it is.
         believed = ((kind, key) for kind in kinds for key in self.applied[kind])

@@ -1,6 +1,7 @@
 """One sync: changes → plans of the touched Services → what they touch → applier.
 
-Nothing here reads the kernel; without news and without anything to retry a sync sends nothing.
+The kernel is read (mirror.py) only where the mirror is in doubt; without news and without anything to retry a sync
+sends nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Reconciler:
         Nothing is deleted here: what Services want is not known before they are listed.
         """
         self._mirror.read()
-        self._applier.apply(self._plan_fixed())
+        if not self._mode.depends_on_node:  # otherwise its rules wait until the Node is known
+            self._applier.apply(self._plan_fixed())
         return self._result(0)
 
     def device_changed(self, event: DeviceChanged) -> bool:
@@ -143,6 +145,7 @@ class Reconciler:
         """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""
         self._mirror.read()
         self._desired.clear()
+        self._applier.may_delete = True
         self._applier.carried_out = 0
         self._applier.apply(self._everything())
         return self._result(0)
@@ -159,12 +162,14 @@ class Reconciler:
 
     def _first_plan(self, names: Collection[ServiceName]) -> list[ObjectId]:
         """The first full plan: what is needed most goes out first; what nobody wants is touched too, to be deleted."""
+        fixed = self._plan_fixed()
         needed = self._plan(name for name in _SERVE_FIRST if name in names)
         self._mirror.adopt(needed)
-        self._applier.apply(needed)
+        self._applier.apply([*fixed, *needed])
         self._mirror.adopt(self._plan(names))
         self._mirror.forget_found()
         self._synced_once = True
+        self._applier.may_delete = True
         return self._everything()
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:

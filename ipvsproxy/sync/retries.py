@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -11,6 +12,7 @@ from ipvsproxy.clock import Clock
 
 FIRST_S = 0.5
 LONGEST_S = 60.0
+_DOUBLINGS = 10  # more than enough; what fails for days must not overflow a float
 
 K = TypeVar("K", bound=Hashable)
 
@@ -36,9 +38,18 @@ class Retries(Generic[K]):
     def failed(self, key: K) -> int:
         """It failed (again); how often by now."""
         tries = self._attempts[key].tries + 1 if key in self._attempts else 1
-        wait_s = min(FIRST_S * 2 ** (tries - 1), LONGEST_S)
+        wait_s = min(FIRST_S * 2 ** min(tries - 1, _DOUBLINGS), LONGEST_S)
         self._attempts[key] = _Attempt(tries, self._clock.monotonic() + wait_s)
         return tries
+
+    def tries(self, key: K) -> int:
+        """How often it has failed; 0 where it has not."""
+        return self._attempts[key].tries if key in self._attempts else 0
+
+    def hold(self, key: K) -> None:
+        """It waits for something else: no time of its own wakes anybody, and its tries are kept."""
+        if key in self._attempts:
+            self._attempts[key] = _Attempt(self._attempts[key].tries, math.inf)
 
     def succeeded(self, key: K) -> int:
         """It works; how often it had failed before, 0 where it had not."""
@@ -52,5 +63,6 @@ class Retries(Generic[K]):
 
     @property
     def next_due(self) -> float | None:
-        """When the next one is due; None where nothing fails."""
-        return min((attempt.due for attempt in self._attempts.values()), default=None)
+        """When the next one is due; None where nothing fails but what waits for something else."""
+        due = min((attempt.due for attempt in self._attempts.values()), default=math.inf)
+        return None if due == math.inf else due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 
@@ -213,6 +214,37 @@ def test_k31_holds_from_the_first_message_after_a_start_on_left_overs(found):
     fake, now = found
     Witness(fake)
     node_in(now, fake).sync()
+
+
+@given(left_overs(), st.data())
+def test_k31_holds_after_a_start_whatever_single_addition_the_kernel_refuses(found, data):
+    fake, now = found
+    kinds = (*ENTRIES, Kind.VIRTUAL_SERVER, Kind.REAL_SERVER, Kind.RULES)
+    wanted = fresh(now)
+    candidates = [(Verb.ADD, kind, key) for kind in kinds for key in wanted[kind]]
+    if candidates:
+        fake.faults = {data.draw(st.sampled_from(candidates)): errno.ENOMEM}
+    node_in(now, fake).sync()
+    assert open_without_server(fake.state) == set()
+
+
+@given(worlds(), clusters(), st.integers(0, 30))
+def test_after_a_crash_at_any_message_the_next_start_leaves_what_a_fresh_one_would(world, after, messages):
+    node = node_in(world)
+    node.sync()
+    left = iter(range(messages))
+
+    def crash() -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    node.fake.after_message = crash
+    with contextlib.suppress(KeyboardInterrupt):
+        node.sync(after)
+    node.fake.after_message = lambda: None
+    now = World(after, world.host)
+    node_in(now, node.fake).sync()
+    assert node.fake.state == fresh(now)
 
 
 @given(histories())

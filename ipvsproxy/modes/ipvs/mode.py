@@ -47,7 +47,7 @@ def ipvs_options(
     elif detect is DetectLocalMode.INTERFACE_NAME_PREFIX:
         local = rules.LocalTraffic(interface=f"{config.interface_name_prefix}+")
     return IpvsOptions(
-        service=service.ServiceOptions(frozenset(families), config.scheduler),
+        service=service.ServiceOptions(frozenset(families), config.scheduler, config.exclude_cidrs),
         rules=rules.RuleOptions(config.masquerade_bit, config.masquerade_all, local),
         node_cidrs_are_local=detect is DetectLocalMode.NODE_CIDR,
         strict_arp=config.strict_arp,
@@ -64,6 +64,7 @@ class IpvsMode:
 
     def __init__(self, options: IpvsOptions) -> None:
         self._options = options
+        self.depends_on_node = options.node_cidrs_are_local or options.node_ports.primary
 
     def fixed(self, node: NodeView) -> OwnerPlan:
         """Sysctls, sets, rules and the link: what stands whatever the Services are."""

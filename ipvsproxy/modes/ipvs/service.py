@@ -16,7 +16,7 @@ from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.services import ServicePort, ServiceView
 from ipvsproxy.cluster.slices import CompactSlice, EndpointFlags, preferred_flags
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import (
     Kind,
@@ -45,6 +45,7 @@ class ServiceOptions(msgspec.Struct, frozen=True):
 
     families: frozenset[Family]
     scheduler: str = DEFAULT_SCHEDULER
+    exclude: tuple[Cidr, ...] = ()  # nothing is planned for addresses in these networks: they are somebody else's
 
 
 class Frontend(msgspec.Struct, frozen=True):
@@ -78,6 +79,8 @@ def plan_service(
             endpoints = port_endpoints(port, slices, family)
             servers = real_servers.join(real_servers.pack(RealServer(*endpoint)) for endpoint in endpoints.usable)
             for frontend in _frontends(service, port, family, host):
+                if any(frontend.key.address in cidr for cidr in options.exclude):
+                    continue
                 objects[Kind.VIRTUAL_SERVER, frontend.key] = settings
                 objects[Kind.REAL_SERVER, frontend.key] = servers
                 objects.update(dict.fromkeys(frontend.entries, True))

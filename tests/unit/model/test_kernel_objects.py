@@ -20,7 +20,7 @@ from ipvsproxy.model.kernel_objects import (
     empty_state,
     format_key,
 )
-from ipvsproxy.model.names import ServiceName, ServicePortName, set_name
+from ipvsproxy.model.names import set_name
 
 _TCP, _UDP, _SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP
 _ADDRESSES = (st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)).map(PackedAddr)
@@ -147,15 +147,8 @@ def test_a_set_is_created_with_upstreams_options(spec, options):
     assert spec.create_options == options
 
 
-@pytest.mark.parametrize(
-    "name,text",
-    [
-        pytest.param(ServicePortName(ServiceName("default", "web"), "http", _TCP), "default/web:http", id="named port"),
-        pytest.param(ServicePortName(ServiceName("default", "web"), "", _TCP), "default/web", id="port without a name"),
-    ],
-)
-def test_a_service_port_reads_as_kubernetes_writes_it(name, text):
-    assert str(name) == text
+def test_a_service_reads_as_kubernetes_writes_it():
+    assert str(ServiceName("default", "web")) == "default/web"
 
 
 _VIRTUAL_SERVER = VirtualServerKey(_TCP, _addr("10.0.0.1"), 80)

@@ -15,6 +15,16 @@ KEY = vs_key("10.96.0.20", 80)
 ENTRY = SetEntry("KUBE-CLUSTER-IP", KEY.address, 6, 80)
 
 
+def bound(_: bytes) -> bool:
+    """Every address is on kube-ipvs0, or shall be."""
+    return True
+
+
+def unbound(_: bytes) -> bool:
+    """No address is: all are the node's own."""
+    return False
+
+
 def test_every_verb_of_every_kind_has_its_place():
     every = {(kind, verb) for kind, verb in product(Kind, Verb) if not (verb is Verb.EDIT and kind in HAVE_NO_SETTINGS)}
     assert set(PHASE) == every - KEPT
@@ -56,23 +66,23 @@ def test_k38_masquerade_and_filter_rules_come_before_the_first_address_and_filte
         Operation(Verb.EDIT, Kind.RULES, RuleTable("filter", Family.IPV6)),
         Operation(Verb.ADD, Kind.RULES, RuleTable("filter", Family.IPV4)),
     ]
-    keys = [operation.key for phase in ordered(operations, empty_state()) for operation in phase]
+    keys = [operation.key for phase in ordered(operations, empty_state(), bound) for operation in phase]
     assert keys[-1] == KEY.address
     assert keys.index(RuleTable("filter", Family.IPV4)) < keys.index(RuleTable("nat", Family.IPV4))
 
 
 def test_a_phase_holds_one_kind_and_one_verb():
     operations = [Operation(verb, kind, ENTRY) for kind, verb in PHASE]
-    for phase in ordered(reversed(operations), empty_state()):
+    for phase in ordered(reversed(operations), empty_state(), bound):
         assert len({(operation.kind, operation.verb) for operation in phase}) == 1
 
 
 def test_an_accept_entry_needs_its_virtual_server():
-    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY)) == ((Kind.VIRTUAL_SERVER, KEY),)
+    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY), bound) == ((Kind.VIRTUAL_SERVER, KEY),)
 
 
 def test_an_address_needs_link_rules_and_its_closing_entry():
-    assert set(must_stand(Operation(Verb.ADD, Kind.ADDRESS, addr("fd00::1")))) == {
+    assert set(must_stand(Operation(Verb.ADD, Kind.ADDRESS, addr("fd00::1")), bound)) == {
         (Kind.LINK, DUMMY_DEVICE),
         (Kind.RULES, RuleTable("filter", Family.IPV6)),
         (Kind.RULES, RuleTable("nat", Family.IPV6)),
@@ -81,18 +91,41 @@ def test_an_address_needs_link_rules_and_its_closing_entry():
 
 
 def test_a_virtual_server_stays_while_any_set_accepts_its_port():
-    gone = must_be_gone(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY), ACCEPT_SETS)
+    gone = must_be_gone(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY), ACCEPT_SETS, bound)
     assert (Kind.ACCEPT_ENTRY, ENTRY) in gone
     assert len(gone) == len(ACCEPT_SETS[Family.IPV4])
 
 
 def test_a_closing_entry_stays_while_its_address_is_bound():
     operation = Operation(Verb.DELETE, Kind.BOUND_ENTRY, SetEntry("KUBE-IPVS-IPS", KEY.address))
-    assert must_be_gone(operation, ACCEPT_SETS) == ((Kind.ADDRESS, KEY.address),)
+    assert must_be_gone(operation, ACCEPT_SETS, bound) == ((Kind.ADDRESS, KEY.address),)
 
 
 def test_an_accept_entry_left_over_without_its_virtual_server_goes_before_anything_is_bound():
     operations = [Operation(Verb.ADD, Kind.ADDRESS, KEY.address), Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, ENTRY)]
-    assert [phase[0].kind for phase in ordered(operations, empty_state())] == [Kind.ACCEPT_ENTRY, Kind.ADDRESS]
+    assert [phase[0].kind for phase in ordered(operations, empty_state(), bound)] == [Kind.ACCEPT_ENTRY, Kind.ADDRESS]
     applied = {**empty_state(), Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")}}
-    assert [phase[0].kind for phase in ordered(operations, applied)] == [Kind.ADDRESS, Kind.ACCEPT_ENTRY]
+    assert [phase[0].kind for phase in ordered(operations, applied, bound)] == [Kind.ADDRESS, Kind.ACCEPT_ENTRY]
+
+
+def test_on_an_address_of_the_node_the_entry_that_tells_ours_comes_first_and_goes_last():
+    add = [
+        Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr")),
+        Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY),
+    ]
+    assert [phase[0].kind for phase in ordered(add, empty_state(), unbound)] == [Kind.ACCEPT_ENTRY, Kind.VIRTUAL_SERVER]
+    delete = [Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, ENTRY), Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY)]
+    applied = {**empty_state(), Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")}}
+    assert [phase[0].kind for phase in ordered(delete, applied, unbound)] == [Kind.VIRTUAL_SERVER, Kind.ACCEPT_ENTRY]
+
+
+def test_on_an_address_of_the_node_a_virtual_server_waits_for_the_masquerade_rules():
+    add = Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr"))
+    assert must_stand(add, unbound) == ((Kind.RULES, RuleTable("nat", Family.IPV4)),)
+    assert must_stand(add, bound) == ()
+    assert must_be_gone(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY), ACCEPT_SETS, unbound) == ()
+
+
+def test_an_accept_entry_of_any_protocol_number_has_its_place():
+    entry = SetEntry("KUBE-CLUSTER-IP", KEY.address, 1, 80)
+    assert len(list(ordered([Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, entry)], empty_state(), bound))) == 1
