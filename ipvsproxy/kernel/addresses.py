@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
@@ -69,6 +69,15 @@ class Link(msgspec.Struct, frozen=True):
     index: int
     kind: str
     flags: int
+
+
+class HeldAddress(NamedTuple):
+    """An address as a link has it, which is named by index. One text may be there twice, by prefix length or peer."""
+
+    link: int
+    prefix_len: int
+    peer: bytes
+    address: PackedAddr
 
 
 class NetlinkAddresses:
@@ -149,33 +158,35 @@ def find_link(netlink: NetlinkSocket, name: str) -> Link | None:
         if error.number == errno.ENODEV:
             return None
         raise
-    _, _, index, flags, _ = LINK_HEADER.unpack_from(answer)
+    _, _, index, flags, _ = LINK_HEADER.unpack_from(answer.ljust(LINK_HEADER.size, b"\0"))
+    if index <= 0:
+        raise KernelError(f"cannot read the link {name}", errno.EBADMSG)
     info = read_attributes(answer, LINK_HEADER.size).get(IFLA_LINKINFO, b"")
     kind = read_attributes(info, 0).get(IFLA_INFO_KIND, b"")
     return Link(index, kind.rstrip(b"\0").decode("ascii", "replace"), flags)
 
 
 def decode_address(body: bytes, index: int) -> PackedAddr | None:
-    """The address in an address message, if it is on the link `index` and its prefix holds nothing else."""
-    family, prefix_len, _, _, its_index = ADDRESS_HEADER.unpack_from(body)
-    if its_index != index or family not in _FAMILIES or prefix_len != Family(family).host_prefix_len:
+    """The address in an address message, if it is on the link `index` and its prefix holds nothing else.
+
+    One with a peer is none of ours: our messages would not name it.
+    """
+    held = decode_held(body)
+    if held is None or held.link != index or held.prefix_len != len(held.address) * 8 or held.peer != held.address:
         return None
-    return decode_any_address(body)
+    return held.address
 
 
-def decode_any_address(body: bytes) -> PackedAddr | None:
+def decode_held(body: bytes) -> HeldAddress | None:
     """The address in an address message, whatever its link and prefix; None for families that are not ours."""
-    family, *_ = ADDRESS_HEADER.unpack_from(body)
-    if family not in _FAMILIES:
+    if len(body) < ADDRESS_HEADER.size:
         return None
+    family, prefix_len, _, _, index = ADDRESS_HEADER.unpack_from(body)
     found = read_attributes(body, ADDRESS_HEADER.size)
-    return PackedAddr(found.get(IFA_LOCAL) or found[IFA_ADDRESS])
-
-
-def address_index(body: bytes) -> int:
-    """The index of the link that an address message is about."""
-    *_, index = ADDRESS_HEADER.unpack_from(body)
-    return int(index)
+    address = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS, b"")
+    if family not in _FAMILIES or len(address) * 8 != Family(family).host_prefix_len:
+        return None
+    return HeldAddress(index, prefix_len, found.get(IFA_ADDRESS, address), PackedAddr(address))
 
 
 def _deletes(operation: Operation) -> bool:

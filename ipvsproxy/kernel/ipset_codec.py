@@ -24,9 +24,12 @@ _NESTED: Final = 0x8000
 _NETWORK_ORDER: Final = 0x4000
 _PROTOCOL, _SET_NAME, TYPE_NAME, REVISION, FAMILY, _DATA, _ADT, _LINE, REVISION_MIN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 _IP, _PORT, _PORT_TO, _PROTO, _HASH_SIZE, _MAX_ELEMENTS, _IP2, _CIDR2 = 1, 4, 5, 7, 18, 19, 20, 21
-_OUR_FIELDS: Final = {_IP, _PORT, _PROTO, _IP2, _CIDR2}
 _HARMLESS: Final = {24, 25, 26}  # counters and comments, in sets that somebody has made with them
 _ADDRESS: Final = {4: 1, 16: 2}  # IPSET_ATTR_IPADDR_IPV4, _IPV6 by length in bytes
+
+_FAMILIES: Final = frozenset(Family)
+_PACKED: Final = frozenset(ATTRIBUTE.size + size for size in _ADDRESS)  # an address, nested in an attribute
+_SIZES: Final = {_IP: _PACKED, _PORT: {2}, _PROTO: {1}, _IP2: _PACKED, _CIDR2: {1}}
 
 _PORT_NUMBER = struct.Struct(">H")
 _COUNT = struct.Struct(">I")
@@ -123,10 +126,14 @@ def _command_and_set(operation: Operation) -> tuple[int, str]:
 
 
 def decode_set(name: str, messages: Sequence[bytes]) -> tuple[SetSpec, tuple[SetEntry, ...]]:
-    """A set's real type and its entries. The first message of a dump has the type, each has some of the entries."""
+    """A set's real type and its entries. The first message of a dump has the type, each has some of the entries.
+
+    The set may be somebody else's: what is not of our types and forms is passed over, and never an error.
+    """
     first = read_attributes(messages[0], len(HEADER))
-    type_name = first[TYPE_NAME].rstrip(b"\0").decode()
-    family = Family(first[FAMILY][0]) if first[FAMILY][0] else None
+    type_name = first.get(TYPE_NAME, b"").rstrip(b"\0").decode("ascii", "replace")
+    number = int.from_bytes(first.get(FAMILY, b""))
+    family = Family(number) if number in _FAMILIES else None
     if type_name not in REVISIONS:
         return SetSpec(type_name, family), ()
     decoded = (entry for body in messages for entry in _decode_entries(name, body))
@@ -136,8 +143,8 @@ def decode_set(name: str, messages: Sequence[bytes]) -> tuple[SetSpec, tuple[Set
 def decode_max_elements(messages: Sequence[bytes]) -> int:
     """How many entries a listed set can hold; 0 where it has no such limit."""
     data = read_attributes(messages[0], len(HEADER)).get(_DATA, b"")
-    found = read_attributes(data, 0).get(_MAX_ELEMENTS)
-    return _COUNT.unpack(found)[0] if found else 0
+    found = read_attributes(data, 0).get(_MAX_ELEMENTS, b"")
+    return int.from_bytes(found) if len(found) == _COUNT.size else 0
 
 
 def _decode_entries(name: str, body: bytes) -> Iterator[SetEntry | None]:
@@ -150,7 +157,8 @@ def _decode_entries(name: str, body: bytes) -> Iterator[SetEntry | None]:
 def _decode_entry(name: str, body: bytes, start: int, end: int) -> SetEntry | None:
     """The entry, None where it has what ours never have and what matters (a `nomatch` flag, a time-out)."""
     found = {number: body[first:last] for number, first, last in attributes(body, start, end)}
-    if not found.keys() - _HARMLESS <= _OUR_FIELDS:
+    fields = found.keys() - _HARMLESS
+    if not fields or any(len(found[field]) not in _SIZES.get(field, ()) for field in fields):
         return None
     return SetEntry(
         name,

@@ -10,7 +10,8 @@ answer, and no line number in an echoed request has to be found. Only the outer 
 demands beside ADT.
 
 A set that another version or program has made is used as it is, comments and size included, if it has our type. One of
-another type is replaced where no rule holds it; a full one gives way to a larger copy (K46).
+another type is replaced where no rule holds it; a full one gives way to a larger copy (K46). Such a copy is in no table
+of ours: where a killed run has left one, it goes with the set or before the next copy.
 Source: include/uapi/linux/netfilter/ipset/ip_set.h, net/netfilter/ipset/ip_set_core.c.
 """
 
@@ -25,10 +26,12 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from ipvsproxy.errors import KernelError
+from ipvsproxy.errors import KernelError, describe_errno
+from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.ipset_codec import (
     ADD,
     CREATE,
+    DEL,
     DESTROY,
     FAMILY,
     HEADER,
@@ -56,8 +59,10 @@ from ipvsproxy.model.kernel_objects import Kind, Operation, SetEntry, SetSpec, S
 
 log = structlog.get_logger()
 
+IPSET_ERR_PROTOCOL: Final = 4097  # a field that the set's type needs is missing; so no such entry can be in it
 IPSET_ERR_HASH_FULL: Final = 4352
 _COPY_NAME_BYTES = 27  # of 31, so that "-TMP" fits behind
+_MOST_ELEMENTS = 0xFFFFFFFF  # of 32 bits
 
 # Success, no such set, no permission, and an answer that was lost say nothing about single entries.
 _SAME_FOR_ALL: Final = frozenset({0, errno.ENOENT, errno.EPERM, errno.ENOBUFS, errno.ETIMEDOUT})
@@ -72,11 +77,14 @@ class NetlinkIPSets:
         self._entry_kinds = dict(entry_kinds)
         self.netlink = netlink or NetlinkSocket(NETLINK_NETFILTER, "the ipsets")
         self._revisions: dict[tuple[str, Family | None], int] = {}
-        self._stuck: set[str] = set()  # full sets that could not grow, in this batch
+        self._stuck: dict[str, int] = {}  # full sets that could not grow in this batch, and why
+        self._sizes: dict[str, int] = {}  # those that could
+        self._complaints = Complaints("set_not_grown")
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:
         """Carry them out in order; one error number each. Creating a set that is there with our type succeeds."""
         self._stuck.clear()
+        self._sizes.clear()
         results = [0] * len(operations)
         numbered = enumerate(operations)
         for is_entry, run in groupby(numbered, key=lambda item: isinstance(item[1].key, SetEntry)):
@@ -110,26 +118,33 @@ class NetlinkIPSets:
     def _apply_to_set(self, operation: Operation) -> int:
         name, spec = str(operation.key), operation.settings
         if operation.verb is Verb.DELETE:
-            return self._destroy(name)
+            return self._destroy(_copy_of(name), name)
         assert isinstance(spec, SetSpec)  # noqa: S101 - SET operations have no other settings
         number = self._create(name, spec)
-        if operation.verb is Verb.EDIT and number in {0, errno.EEXIST}:
+        if operation.verb is not Verb.EDIT or number not in {0, errno.EEXIST}:
+            return number
+        try:
             return self._replace_set(name, spec)
-        return number
+        except KernelError as error:
+            return error.number or errno.EIO
 
     def _create(self, name: str, spec: SetSpec, max_elements: int = MAX_ELEMENTS) -> int:
         try:
             body = encode_create(name, spec, self._revision(spec), max_elements)
         except KernelError as error:
-            return error.number
+            return error.number or errno.EIO
         return self.netlink.send_batch(CREATE, [body], NLM_F_CREATE)[0]
 
-    def _destroy(self, name: str) -> int:
+    def _destroy(self, *names: str) -> int:
+        """The last one's number."""
         # With NLM_F_EXCL all kernels say ENOENT where there is no such set; newer ones succeed without it.
-        return self.netlink.send_batch(DESTROY, [named(name)], NLM_F_EXCL)[0]
+        return self.netlink.send_batch(DESTROY, [named(name) for name in names], NLM_F_EXCL)[-1]
 
     def _replace_set(self, name: str, spec: SetSpec) -> int:
-        """Put a set of our type into the place of one of another (K46). Its number where a rule holds the old one."""
+        """Put a set of our type into the place of one of another (K46). Its number where a rule holds the old one.
+
+        Raises KernelError where it cannot be told what is there.
+        """
         listed = self._list(name)
         if listed and decode_set(name, listed)[0] == spec:
             return 0
@@ -139,26 +154,46 @@ class NetlinkIPSets:
             return self._create(name, spec)
         return number
 
-    def _has_grown(self, name: str) -> bool:
-        """Whether a full set has room now; tried once in a batch, for a copy costs as much as the set is large."""
-        if name not in self._stuck and self._grow(name) == 0:
-            return True
-        self._stuck.add(name)
-        return False
+    def _make_room(self, name: str) -> int:
+        """Let a full set grow; what its entries are to be answered where it cannot.
+
+        Tried once in a batch where it fails, for a copy costs as much as the set is large.
+        """
+        if name not in self._stuck:
+            try:
+                number = self._grow(name)
+            except KernelError as error:
+                number = error.number or errno.EIO
+            if not number:
+                self._complaints.settle(name)
+                return 0
+            self._complaints.tell(name, describe_errno(number), set=name, errno=number)
+            self._stuck[name] = number
+        number = self._stuck[name]
+        return number if number in _SAME_FOR_ALL else IPSET_ERR_HASH_FULL
 
     def _grow(self, name: str) -> int:
-        """Make room in a full set: a larger copy takes its place by an atomic swap, so rules match all the while."""
+        """Make room in a full set: a larger copy takes its place by an atomic swap, so rules match all the while.
+
+        Raises KernelError where it cannot be listed.
+        """
         listed = self._list(name)
+        if not listed:
+            return errno.ENOENT
         spec, entries = decode_set(name, listed)
-        size = max(MAX_ELEMENTS, 2 * decode_max_elements(listed))
-        copy = name[:_COPY_NAME_BYTES] + "-TMP"
+        size = min(max(MAX_ELEMENTS, 2 * decode_max_elements(listed)), _MOST_ELEMENTS)
+        if spec.type_name not in REVISIONS or size <= self._sizes.get(name, 0):
+            return IPSET_ERR_HASH_FULL  # its entries could not be copied; it was not its size
+        copy = _copy_of(name)
         self._destroy(copy)  # of an attempt that was cut short
         number = self._create(copy, spec, size) or self._fill(copy, entries)
         if not number:
             number = self.netlink.send_batch(SWAP, [two_named(copy, name)])[0]
         self._destroy(copy)
-        # kube-proxy cannot take over a set of another size before a clean-up: its create refuses it.
-        log.warning("set_grown", set=name, max_elements=size, errno=number, fits_kube_proxy=size == MAX_ELEMENTS)
+        if not number:
+            self._sizes[name] = size
+            # kube-proxy cannot take over a set of another size before a clean-up: its create refuses it.
+            log.warning("set_grown", set=name, max_elements=size, fits_kube_proxy=size == MAX_ELEMENTS)
         return number
 
     def _fill(self, name: str, entries: Iterable[SetEntry]) -> int:
@@ -174,8 +209,12 @@ class NetlinkIPSets:
             return known
         asked = attribute(TYPE_NAME, spec.type_name.encode() + b"\0") + attribute(FAMILY, bytes([spec.family or 0]))
         found = read_attributes(self.netlink.request(TYPE, START + asked), len(HEADER))
+        if not found.get(REVISION):
+            raise KernelError(
+                f"cannot create sets of {spec.type_name}", errno.EBADMSG, why="the kernel names no revision"
+            )
         highest = found[REVISION][0]
-        lowest = found.get(REVISION_MIN, found[REVISION])[0]
+        lowest = (found.get(REVISION_MIN) or found[REVISION])[0]
         revision = max(lowest, min(highest, REVISIONS.get(spec.type_name, highest)))
         self._revisions[spec.type_name, spec.family] = revision
         return revision
@@ -186,12 +225,14 @@ class NetlinkIPSets:
             roomy: set[str] = set()  # grown since this batch was sent: the other messages of the set have room too
             numbers = self.netlink.send_batch(command, [message.body for message in batch])
             for message, number in zip(batch, numbers, strict=True):
-                if number == IPSET_ERR_HASH_FULL and (message.set_name in roomy or self._has_grown(message.set_name)):
+                is_full = number == IPSET_ERR_HASH_FULL
+                answer = self._make_room(message.set_name) if is_full and message.set_name not in roomy else number
+                if is_full and (message.set_name in roomy or not answer):
                     roomy.add(message.set_name)
                     self._send([message], results)
-                elif number in _SAME_FOR_ALL or len(message.entries) == 1:
+                elif answer in _SAME_FOR_ALL or len(message.entries) == 1:
                     for position in message.positions:
-                        results[position] = number
+                        results[position] = 0 if command == DEL and answer == IPSET_ERR_PROTOCOL else answer
                 else:
                     self._send(message.one_by_one(), results)
 
@@ -202,3 +243,8 @@ class NetlinkIPSets:
             if error.number == errno.ENOENT:
                 return []
             raise
+
+
+def _copy_of(name: str) -> str:
+    """The name under which a larger copy of a set is made."""
+    return name[:_COPY_NAME_BYTES] + "-TMP"

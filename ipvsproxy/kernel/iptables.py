@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ipvsproxy.errors import KernelError
+from ipvsproxy.errors import KernelError, describe_errno
+from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.iptc_rules import RuleCodec, load_library
 from ipvsproxy.kernel.xt_fingerprint import table_fingerprint
 from ipvsproxy.kernel.xtables_lock import XTABLES_LOCK, xtables_lock
@@ -51,6 +52,8 @@ class LegacyRules:
         self._lock_path = lock_path
         self._codecs = {family: RuleCodec(family) for family in {key.family for key in self._own_chains}}
         self._written: dict[RuleTable, RuleLayer] = {}
+        self._refusals = Complaints("rules_refused")
+        self._stuck = Complaints("chain_not_deleted")
 
     @property
     def families(self) -> frozenset[Family]:
@@ -99,14 +102,23 @@ class LegacyRules:
                 editor = _TableEditor(codec, table, self._own_chains[key])
                 if operation.verb is Verb.DELETE:
                     self._written.pop(key, None)
-                    return editor.remove()
-                assert isinstance(layer, RuleLayer)  # noqa: S101 - see above
-                number = editor.write(layer)
-                self._written[key] = layer
-                return number
+                    editor.remove()
+                else:
+                    assert isinstance(layer, RuleLayer)  # noqa: S101 - see above
+                    editor.write(layer)
+                    self._written[key] = layer
         except KernelError as error:
-            log.warning("rules_refused", table=str(key), reason=str(error), errno=error.number)
+            self._refusals.tell(str(key), str(error), table=str(key), errno=error.number)
             return error.number or errno.EIO
+        self._refusals.settle(str(key))
+        return self._tell_stuck(key, editor.stuck)
+
+    def _tell_stuck(self, key: RuleTable, stuck: Mapping[str, int]) -> int:
+        """Say which chains could not be deleted; the first one's error number, 0 where there is none."""
+        for chain, number in stuck.items():
+            about = f"{key} {chain}"
+            self._stuck.tell(about, describe_errno(number), table=str(key), chain=chain, errno=number)
+        return next(iter(stuck.values()), 0)
 
     def _read_table(self, key: RuleTable) -> RuleLayer | None:
         codec = self._codecs[key.family]
@@ -122,15 +134,19 @@ class LegacyRules:
 
 
 class _TableEditor:
-    """Reads and changes our part of one open table; `write` and `remove` end with the one commit."""
+    """Reads and changes our part of one open table; `write` and `remove` end with the one commit.
+
+    `stuck` has the error number of each chain of ours that was to go and could not.
+    """
 
     def __init__(self, codec: RuleCodec, table: iptc.Table, own_chains: frozenset[str]) -> None:
         self._codec = codec
         self._table = table
         self._own_chains = own_chains
-        names = [chain.name for chain in table.chains]
-        self._present = [name for name in names if name in own_chains]
-        self._built_in = [name for name in names if table.builtin_chain(name)]
+        self.stuck: dict[str, int] = {}
+        chains = codec.chains(table)
+        self._present = [name for name in chains if name in own_chains]
+        self._built_in = [name for name, is_built_in in chains.items() if is_built_in]
 
     def read(self) -> RuleLayer | None:
         """Our layer in canonical form, None where nothing of ours is there."""
@@ -140,10 +156,10 @@ class _TableEditor:
         rules = [rule for chain in self._present for rule in self._rules(chain)]
         return canonical_layer(RuleLayer(tuple(self._present), tuple(jumps), tuple(rules)))
 
-    def write(self, layer: RuleLayer) -> int:
+    def write(self, layer: RuleLayer) -> None:
         """Make our part equal to `layer` in one commit; none where it is already. Raises KernelError."""
         if self.read() == canonical_layer(layer):
-            return 0
+            return
         with self._codec.translated_errors(f"cannot write chains {', '.join(layer.chains)}"):
             self._remove_jumps()
             for chain in self._present:
@@ -154,32 +170,27 @@ class _TableEditor:
                 self._table.append_entry(rule.chain, self._codec.build(rule, self._table))
             for rule in reversed(layer.jumps):
                 self._table.insert_entry(rule.chain, self._codec.build(rule, self._table), 0)
-        number = self._delete_chains(chain for chain in self._present if chain not in layer.chains)
+        self._delete_chains(chain for chain in self._present if chain not in layer.chains)
         self._codec.commit(self._table, layer)
-        return number
 
-    def remove(self) -> int:
-        """Remove our part in one commit. EMLINK: a foreign rule leads to a chain of ours, which stays, empty."""
+    def remove(self) -> None:
+        """Remove our part in one commit. Stuck with EMLINK: a foreign rule leads to the chain, which stays, empty."""
         if not self._present:
-            return 0
+            return
         with self._codec.translated_errors("cannot remove our chains"):
             self._remove_jumps()
             for chain in self._present:
                 self._table.flush_entries(chain)
-        number = self._delete_chains(self._present)
+        self._delete_chains(self._present)
         self._codec.commit(self._table, RuleLayer((), (), ()))
-        return number
 
-    def _delete_chains(self, chains: Iterable[str]) -> int:
-        number = 0
+    def _delete_chains(self, chains: Iterable[str]) -> None:
         for chain in chains:
             try:
                 with self._codec.translated_errors(f"cannot delete chain {chain}"):
                     self._table.delete_chain(chain)
             except KernelError as error:
-                log.warning("chain_not_deleted", chain=chain, errno=error.number)
-                number = error.number
-        return number
+                self.stuck[chain] = error.number
 
     def _entries(self, chain: str) -> Iterator[iptc.ip4tc.ipt_entry]:
         entry = self._table.first_rule(chain)
@@ -189,7 +200,7 @@ class _TableEditor:
 
     def _jump_places(self, chain: str) -> list[int]:
         """Places, from 0, of the rules in `chain` that lead to a chain of ours."""
-        targets = [self._table.get_target(entry).decode() for entry in self._entries(chain)]
+        targets = [self._codec.target(entry, self._table) for entry in self._entries(chain)]
         return [place for place, target in enumerate(targets) if target in self._own_chains]
 
     def _down_to_last_jump(self, chain: str) -> list[Rule]:

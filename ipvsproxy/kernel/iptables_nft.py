@@ -20,7 +20,8 @@ from typing import Final
 
 import structlog
 
-from ipvsproxy.errors import KernelError, Unsupported
+from ipvsproxy.errors import KernelError, Unsupported, describe_errno
+from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.iptables import has_ipv6
 from ipvsproxy.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, read_attributes
 from ipvsproxy.model.enums import Family
@@ -66,6 +67,8 @@ class NftRules:
         self._programs = {family: _Programs(family, path, timeout_s) for family in {key.family for key in own_chains}}
         self._netlink = NetlinkSocket(NETLINK_NETFILTER, "the number of the nf_tables generation")
         self._written: dict[RuleTable, RuleLayer] = {}
+        self._refusals = Complaints("rules_refused")
+        self._stuck = Complaints("chain_not_deleted")
 
     @property
     def families(self) -> frozenset[Family]:
@@ -94,7 +97,10 @@ class NftRules:
     def fingerprint(self) -> bytes:
         """The number of the nf_tables generation, which every transaction of anybody raises. Raises KernelError."""
         answer = self._netlink.request(_GET_GENERATION, _NO_FAMILY)
-        return read_attributes(answer, len(_NO_FAMILY))[_GENERATION_ID]
+        found = read_attributes(answer, len(_NO_FAMILY)).get(_GENERATION_ID)
+        if found is None:
+            raise KernelError("cannot read the number of the nf_tables generation", errno.EBADMSG)
+        return found
 
     def close(self) -> None:
         """Close the socket; the next fingerprint opens another one, in the network namespace it runs in then."""
@@ -120,13 +126,15 @@ class NftRules:
         try:
             if operation.verb is Verb.DELETE:
                 self._written.pop(key, None)
-                return self._replace(key, _NOTHING)
-            assert isinstance(layer, RuleLayer)  # noqa: S101 - see above
-            number = self._replace(key, layer)
+                number = self._replace(key, _NOTHING)
+            else:
+                assert isinstance(layer, RuleLayer)  # noqa: S101 - see above
+                number = self._replace(key, layer)
+                self._written[key] = layer
         except KernelError as error:
-            log.warning("rules_refused", table=str(key), reason=str(error), errno=error.number)
+            self._refusals.tell(str(key), str(error), table=str(key), errno=error.number)
             return error.number or errno.EIO
-        self._written[key] = layer
+        self._refusals.settle(str(key))
         return number
 
     def _replace(self, key: RuleTable, layer: RuleLayer) -> int:
@@ -138,7 +146,8 @@ class NftRules:
         programs.restore(restore_text(key.table, saved, own_chains, layer))
         stuck = stuck_chains(saved, own_chains, layer)
         for chain in stuck:
-            log.warning("chain_not_deleted", chain=chain, errno=errno.EMLINK)
+            reason = describe_errno(errno.EMLINK)
+            self._stuck.tell(f"{key} {chain}", reason, table=str(key), chain=chain, errno=errno.EMLINK)
         return errno.EMLINK if stuck else 0
 
 
@@ -251,6 +260,6 @@ def _reason(complaint: str, text: str) -> str:
     sentences = (_PREFIX.sub("", line).strip() for line in complaint.splitlines())
     kept = [line for line in sentences if line and not line.startswith(("Try `", "Error occurred at line"))]
     found = _LINE_NUMBER.search(complaint)
-    if found and text:
-        kept.append(text.splitlines()[int(found[1]) - 1])
+    if found:
+        kept += text.split("\n")[int(found[1]) - 1 : int(found[1])]
     return "; ".join(kept)

@@ -11,6 +11,8 @@ The library is loaded once and late, since its import starts `ldconfig` several 
   It is never called; the kernel checks.
 - It walks matches by the size of the loaded extension and so misreads a rule that another revision wrote. We walk by
   the sizes in the rule and leave other revisions unread.
+- It decodes every name that it meets as UTF-8, foreign chains' and interfaces' too, which are bytes. So chains are
+  listed by libiptc's own calls, and a rule of ours that it fails to read comes back as UNRECOGNISED.
 - It catches saved options by making file descriptor 1 a pipe for some microseconds. Nothing else may print there
   meanwhile, which holds because logs go to standard error.
 """
@@ -136,6 +138,19 @@ class RuleCodec:
             hint = f"load the kernel modules of: {', '.join(missing)}"
             raise KernelError(error.what, error.number, hint, f"not in this kernel: {', '.join(missing)}") from error
 
+    def chains(self, table: iptc.Table) -> dict[str, bool]:
+        """The name of each chain, and whether it is built in. Bytes that are no text are spelled out: never ours."""
+        names = []
+        name = table._iptc.iptc_first_chain(table._handle)  # noqa: SLF001 - `Table.chains` decodes, see above
+        while name:
+            names.append(name)
+            name = table._iptc.iptc_next_chain(table._handle)  # noqa: SLF001
+        return {_text(name): bool(table._iptc.iptc_builtin(name, table._handle)) for name in names}  # noqa: SLF001
+
+    def target(self, entry: iptc.ip4tc.ipt_entry, table: iptc.Table) -> str:
+        """Where a rule leads: a chain, a verdict, or an extension's name; empty for a rule that only counts."""
+        return _text(table.get_target(entry))
+
     def delete_rule(self, table: iptc.Table, chain: str, place: int) -> None:
         """Delete the rule at `place`, from 0. By number, since the library's own way needs to understand the rule."""
         if not table._iptc.iptc_delete_num_entry(chain.encode(), place, table._handle):  # noqa: SLF001 - see above
@@ -202,6 +217,12 @@ class RuleCodec:
 
     def read(self, chain: str, entry: iptc.ip4tc.ipt_entry, table: iptc.Table) -> Rule:
         """The rule that `entry` of the open table holds; what our rules never use comes back as UNRECOGNISED."""
+        try:
+            return self._read(chain, entry, table)
+        except (ValueError, LookupError, self._iptc.XTablesError) as error:
+            return Rule(chain, self.target(entry, table), (unrecognised(repr(error)),))
+
+    def _read(self, chain: str, entry: iptc.ip4tc.ipt_entry, table: iptc.Table) -> Rule:
         raw = self._rule_class()
         raw.own_table = table
         raw.entry = entry
@@ -210,7 +231,7 @@ class RuleCodec:
         odd = _odd_header(header, is_ipv4=self._is_ipv4)
         return Rule(
             chain=chain,
-            target=table.get_target(entry).decode(),
+            target=self.target(entry, table),
             matches=(*odd, *matches),
             target_options=self._read_target_options(raw, entry),
             source=_source(header),
@@ -251,6 +272,10 @@ class RuleCodec:
         matches = {match.name for rule in layer.rules for match in rule.matches} - _listed(prefix + "matches")
         targets = {rule.target for rule in layer.rules} - chains - _listed(prefix + "targets")
         return sorted(matches | targets)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _refused(rule: Rule, number: int, why: str, hint: str = "") -> KernelError:

@@ -7,12 +7,17 @@ gnlpy's message tables describe the format; its client, which needs 40 µs and a
 
 IPVS has no upsert. Adding what is there answers EEXIST; changing or deleting what is not answers ESRCH where the
 virtual server is missing, ENOENT where the real server is. For a virtual server ENOENT means: no such scheduler.
+Every message answers ENOENT after the module ip_vs was reloaded, for its family then has another number.
+
+What others may have made and ours cannot be is left out of `read`, and of `survey` alike so that both agree: protocols
+that no Service has, and tunnels into the other address family, whose records would not fit into the blob.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -20,12 +25,11 @@ from ipvsproxy.errors import KernelError, Unsupported
 from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.enums import ForwardingMethod, Protocol, VirtualServerFlags
+from ipvsproxy.model.enums import Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import (
     Key,
     Kind,
     Operation,
-    RealServer,
     Settings,
     State,
     VirtualServer,
@@ -34,7 +38,8 @@ from ipvsproxy.model.kernel_objects import (
 from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer
 
 _CONTROLLER = 16  # GENL_ID_CTRL, include/uapi/linux/genetlink.h
-_METHODS = 3  # IP_VS_CONN_F_FWD_MASK without BYPASS, which no real server has
+_PROTOCOLS = frozenset(Protocol)
+_Found = TypeVar("_Found")
 
 
 class NetlinkIpvs:
@@ -47,12 +52,12 @@ class NetlinkIpvs:
         self._family_id: int | None = None
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:
-        """One message an operation, in order. Raises Unsupported where the kernel has no IPVS."""
-        return self.netlink.send_batch(self._resolve(), [ipvs_encode.encode(operation) for operation in operations])
+        """One message an operation, in order; one error number each. ENOENT for all where the kernel has no IPVS."""
+        return self._send(ipvs_encode.encode(operations))
 
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """Set connection time-outs in seconds; 0 leaves the kernel's value. Returns the error number."""
-        (number,) = self.netlink.send_batch(self._resolve(), [ipvs_encode.encode_timeouts(tcp_s, tcp_fin_s, udp_s)])
+        (number,) = self._send([ipvs_encode.encode_timeouts(tcp_s, tcp_fin_s, udp_s)])
         return number
 
     def dump(self) -> IpvsTable:
@@ -60,26 +65,30 @@ class NetlinkIpvs:
 
         Not a snapshot: IPVS does not tell when its table changed meanwhile, and entries may then be missing.
         """
-        family_id = self._resolve()
-        try:
-            version, conn_tab_size = ipvs_decode.decode_info(self.netlink.request(family_id, ipvs_encode.INFO_REQUEST))
-        except KernelError as error:
-            raise _explain(error) from error
+        return self._ask(self._dump)
+
+    def _dump(self, family_id: int) -> IpvsTable:
+        version, conn_tab_size = ipvs_decode.decode_info(self.netlink.request(family_id, ipvs_encode.INFO_REQUEST))
         bodies = self.netlink.dump(family_id, ipvs_encode.SERVICE_DUMP)
         services = [self._with_real_servers(family_id, ipvs_decode.decode_service(body)) for body in bodies]
         return IpvsTable(version, conn_tab_size, tuple(services))
 
     def read(self) -> State:
         """Virtual servers and their real servers, without firewall-mark services. Raises KernelError."""
+        return self._ask(self._read)
+
+    def _read(self, family_id: int) -> State:
         virtual: dict[Key, Settings] = {}
         real: dict[Key, Settings] = {}
-        for service in self.dump().virtual_servers:
-            if service.fwmark:
+        for body in self.netlink.dump(family_id, ipvs_encode.SERVICE_DUMP):
+            service = ipvs_decode.decode_service(body)
+            if service.fwmark or service.protocol not in _PROTOCOLS:
                 continue
             key = VirtualServerKey(Protocol(service.protocol), service.address, service.port)
             flags = VirtualServerFlags(service.flags & ~VirtualServerFlags.HASHED)
             virtual[key] = VirtualServer(service.scheduler, flags, service.timeout_s)
-            real[key] = _join_real_servers(service)
+            records = (ipvs_decode.decode_record(dest, service.family) for dest in self._dump_dests(family_id, service))
+            real[key] = real_servers.join(record for record in records if record is not None)
         return {Kind.VIRTUAL_SERVER: virtual, Kind.REAL_SERVER: real}
 
     def fingerprint(self) -> bytes:
@@ -95,20 +104,50 @@ class NetlinkIpvs:
         self.netlink.close()
 
     def _with_real_servers(self, family_id: int, service: ObservedVirtualServer) -> ObservedVirtualServer:
+        bodies = self._dump_dests(family_id, service)
+        return msgspec.structs.replace(
+            service, real_servers=tuple(ipvs_decode.decode_dest(body, service.family) for body in bodies)
+        )
+
+    def _dump_dests(self, family_id: int, service: ObservedVirtualServer) -> list[bytes]:
         request = ipvs_encode.encode_dest_dump(
             service.family, service.protocol, service.address, service.port, service.fwmark
         )
-        dests = tuple(ipvs_decode.decode_dest(body, service.family) for body in self.netlink.dump(family_id, request))
-        return msgspec.structs.replace(service, real_servers=dests)
+        return self.netlink.dump(family_id, request)
+
+    def _send(self, bodies: Sequence[bytes]) -> list[int]:
+        """One error number each; where the family cannot be asked for, the number of that."""
+        try:
+            numbers = self.netlink.send_batch(self._resolve(), bodies)
+            if set(numbers) == {errno.ENOENT} and self._has_moved():
+                numbers = self.netlink.send_batch(self._resolve(), bodies)
+        except KernelError as error:
+            return [error.number or errno.EIO] * len(bodies)
+        return numbers
+
+    def _ask(self, question: Callable[[int], _Found]) -> _Found:
+        """What the family answers, asked once more where it has got another number. Raises KernelError."""
+        family_id = self._resolve()
+        try:
+            return question(family_id)
+        except KernelError as error:
+            if error.number != errno.ENOENT or not self._has_moved():
+                raise _explain(error) from error
+        return question(self._resolve())
+
+    def _has_moved(self) -> bool:
+        """Whether the family has another number than we thought, which is found out anew. Raises KernelError."""
+        before, self._family_id = self._family_id, None
+        return self._resolve() != before
 
     def _resolve(self) -> int:
         """The number that the kernel has given to the family "IPVS"; asking for it makes the kernel load ip_vs."""
         if self._family_id is None:
             try:
                 answer = self.netlink.request(_CONTROLLER, ipvs_encode.FAMILY_REQUEST)
+                self._family_id = ipvs_decode.decode_family_id(answer)
             except KernelError as error:
                 raise _explain(error) from error
-            self._family_id = ipvs_decode.decode_family_id(answer)
         return self._family_id
 
 
@@ -120,14 +159,3 @@ def _explain(error: KernelError) -> KernelError:
     if error.number in {errno.EPERM, errno.EACCES}:
         return Unsupported(error.what, error.number, "Run as root, or with the capability NET_ADMIN")
     return error
-
-
-def _join_real_servers(service: ObservedVirtualServer) -> bytes:
-    """The blob of a virtual server's real servers; those of the other family (foreign tunnels) have no place in it."""
-    return real_servers.join(
-        real_servers.pack(
-            RealServer(server.address, server.port, server.weight, ForwardingMethod(server.conn_flags & _METHODS))
-        )
-        for server in service.real_servers
-        if len(server.address) == len(service.address)
-    )

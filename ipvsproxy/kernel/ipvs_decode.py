@@ -4,15 +4,16 @@ All messages of one kind and shape have the same length and attribute order on o
 statistics that nobody asked for. So the first of a shape is walked attribute by attribute, which gives its layout:
 
     message   generic header | SERVICE header | AF header | AF | PROTOCOL header | PROTOCOL | …
-    mask      00             | ff             | ff        | 00 | ff              | 00       | …
+    mask      ff             | ff             | ff        | 00 | ff              | 00       | …
     values    (skip)         | (skip)         | (skip)    | H  | (skip)          | H        | …
 
-Each next one of that length is read by `values` if all its attribute headers are the same; otherwise it is walked in
-its turn. Attributes that this program does not know, or that the kernel does not send, do no harm.
+Each next one of that length is read by `values` if all but the attributes' values is the same; otherwise it is walked
+in its turn. Attributes that this program does not know, or that the kernel does not send, do no harm.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
@@ -20,6 +21,7 @@ from socket import ntohs
 from sys import byteorder
 from typing import Any, NamedTuple
 
+from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.gnlpy_compat import (
     TUNNEL_FLAGS,
     TUNNEL_PORT,
@@ -33,13 +35,15 @@ from ipvsproxy.kernel.gnlpy_compat import (
     attribute_number,
 )
 from ipvsproxy.kernel.netlink import attributes, read_attributes
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer
 
 _GENL_HEADER_BYTES = 4
-_ATTRIBUTE_HEADER_BYTES = 4
+_FAMILIES = frozenset(Family)
 _UNION_BYTES = 16  # union nf_inet_addr: an address is padded to this
+_METHODS = 3  # IP_VS_CONN_F_FWD_MASK without BYPASS, which no real server has
 
 
 class Wanted(NamedTuple):
@@ -74,14 +78,14 @@ class AttributeReader:
         return layout.pick(layout.values.unpack(body) + self._defaults)
 
     def _learn(self, body: bytes) -> _Layout:
-        mask = bytearray(len(body))
+        mask = bytearray(b"\xff" * len(body))
         codes, end_of_codes = "=", 0
         found: dict[int, int] = {}
         for number, start, end in self._walk(body):
-            mask[start - _ATTRIBUTE_HEADER_BYTES : start] = b"\xff" * _ATTRIBUTE_HEADER_BYTES
+            mask[start:end] = bytes(end - start)
             index, code = self._wanted.get(number, (-1, ""))
             code = f"{end - start}s" if code == "s" else code
-            if code and struct.calcsize(f"={code}") == end - start:
+            if code and index not in found and struct.calcsize(f"={code}") == end - start:
                 found[index] = len(found)
                 codes, end_of_codes = f"{codes}{start - end_of_codes}x{code}", end
         values = struct.Struct(f"{codes}{len(body) - end_of_codes}x")
@@ -90,11 +94,12 @@ class AttributeReader:
         return _Layout(bits, int.from_bytes(body) & bits, values, itemgetter(*picked))
 
     def _walk(self, body: bytes) -> Iterator[tuple[int, int, int]]:
-        """Number, start and end of each attribute, from the outside in; those outside have the number -1."""
+        """Number, start and end of each attribute inside the outer one; those beside that have the number -1."""
         for number, start, end in attributes(body, _GENL_HEADER_BYTES, len(body)):
-            yield -1, start, end
             if number == self._outer:
                 yield from attributes(body, start, end)
+            else:
+                yield -1, start, end
 
 
 def _numbered(table: type[AttrListPacker], *wanted: tuple[str, str, int | bytes]) -> list[Wanted]:
@@ -140,21 +145,35 @@ _DESTS = AttributeReader(
         Wanted(TUNNEL_FLAGS, "H", 0),
     ],
 )
+# The same message, as far as a record of model/real_servers.py goes: a third of the work.
+_RECORDS = AttributeReader(
+    attribute_number(IpvsCmdAttrList, "DEST"),
+    _numbered(
+        IpvsDestAttrList,
+        ("ADDR_FAMILY", "H", 0),
+        ("ADDR", "16s", bytes(_UNION_BYTES)),
+        ("PORT", "2s", bytes(2)),
+        ("FWD_METHOD", "I", 0),
+        ("WEIGHT", "i", 1),
+    ),
+)
 
 
 def decode_family_id(body: bytes) -> int:
-    """The message type that the kernel has given to a generic netlink family."""
+    """The message type that the kernel has given to a generic netlink family. Raises KernelError without one."""
     return _number(body, CtrlAttrList, "FAMILY_ID")
 
 
 def decode_info(body: bytes) -> tuple[int, int]:
-    """The version word and the size of the connection table."""
+    """The version word and the size of the connection table. Raises KernelError where they are missing."""
     return _number(body, IpvsInfoAttrList, "VERSION"), _number(body, IpvsInfoAttrList, "CONN_TAB_SIZE")
 
 
 def decode_service(body: bytes) -> ObservedVirtualServer:
-    """A virtual server, without its real servers."""
+    """A virtual server, without its real servers. Raises KernelError for a family that is neither IPv4 nor IPv6."""
     family, protocol, address, port, fwmark, scheduler, flags, timeout, netmask, pe_name = _SERVICES.read(body)
+    if family not in _FAMILIES:
+        raise _not_understood(f"a virtual server of the address family {family}")
     return ObservedVirtualServer(
         family=Family(family),
         protocol=protocol,
@@ -189,8 +208,23 @@ def decode_dest(body: bytes, family: Family) -> ObservedRealServer:
     )
 
 
+def decode_record(body: bytes, family: Family) -> bytes | None:
+    """The packed record of a real server of a virtual server of `family`; None for one of the other family."""
+    own_family, address, port, method, weight = _RECORDS.read(body)
+    if own_family not in {family, 0}:
+        return None
+    return real_servers.from_wire(_unpad(address, family), port, max(weight, 0), method & _METHODS)
+
+
 def _number(body: bytes, table: type[AttrListPacker], name: str) -> int:
-    return int.from_bytes(read_attributes(body, _GENL_HEADER_BYTES)[attribute_number(table, name)], byteorder)
+    found = read_attributes(body, _GENL_HEADER_BYTES).get(attribute_number(table, name))
+    if found is None:
+        raise _not_understood(f"an answer without {name}")
+    return int.from_bytes(found, byteorder)
+
+
+def _not_understood(why: str) -> KernelError:
+    return KernelError("cannot understand the kernel's IPVS", errno.EBADMSG, why=why)
 
 
 def _unpad(address: bytes, family: int) -> PackedAddr:

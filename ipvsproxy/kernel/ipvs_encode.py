@@ -7,7 +7,10 @@ family is left out, because the kernel then takes its virtual server's. Source: 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from typing import cast
 
 from ipvsproxy.kernel.gnlpy_compat import (
@@ -30,6 +33,8 @@ _ALL_FLAGS = 0xFFFFFFFF  # the flags attribute is a value and a mask of the bits
 _SERVICE_COMMAND = {Verb.ADD: "new_service", Verb.EDIT: "set_service", Verb.DELETE: "del_service"}
 _DEST_COMMAND = {Verb.ADD: "new_dest", Verb.EDIT: "set_dest", Verb.DELETE: "del_dest"}
 
+_SAME_TARGET = attrgetter("kind", "verb", "key")
+
 _PROTOCOL = Field("H", 0xC1C2)
 _PORT = Field("2s", b"\xb1\xb2")  # ports are in network order, all other numbers in the machine's
 _FLAGS = Field("I", 0xD1D2D3D4)
@@ -39,17 +44,18 @@ _METHOD = Field("I", 0xF1F2F3F4)
 _WEIGHT = Field("i", 0x61626364)
 
 
-def encode(operation: Operation) -> bytes:
-    """The body of the message that carries out an operation on a virtual server or a real server."""
-    key = cast("VirtualServerKey", operation.key)
-    if operation.kind is Kind.REAL_SERVER:
-        return _encode_real_server(operation.verb, key, cast("bytes", operation.settings))
-    if operation.verb is Verb.DELETE:
-        return _identify("del_service", key.protocol, key.address, key.port)
-    settings = cast("VirtualServer", operation.settings)
-    template = _service_template(operation.verb, family_of(key.address), settings.scheduler)
-    port = key.port.to_bytes(2)
-    return template.pack(key.protocol, key.address, port, settings.flags, settings.persistence_s)
+def encode(operations: Iterable[Operation]) -> list[bytes]:
+    """The bodies of the messages that carry these out, one each, in order.
+
+    Real servers of one virtual server come together, so what names it is packed once for all of them.
+    """
+    bodies: list[bytes] = []
+    for (kind, verb, key), run in groupby(operations, key=_SAME_TARGET):
+        if kind is Kind.REAL_SERVER:
+            bodies += _encode_real_servers(verb, key, run)
+        else:
+            bodies += [_encode_virtual_server(verb, key, operation) for operation in run]
+    return bodies
 
 
 def encode_dest_dump(family: Family, protocol: int, address: PackedAddr, port: int, fwmark: int) -> bytes:
@@ -69,11 +75,21 @@ SERVICE_DUMP = bytes(IpvsMessage.pack(IpvsMessage("get_service")))
 FAMILY_REQUEST = bytes(CtrlMessage.pack(CtrlMessage("getfamily", CtrlAttrList(family_name="IPVS"))))
 
 
-def _encode_real_server(verb: Verb, key: VirtualServerKey, record: bytes) -> bytes:
-    address, port, weight, method = real_servers.wire_fields(record)
-    template = _dest_template(verb, family_of(key.address))
-    identity = key.protocol, key.address, key.port.to_bytes(2), address, port
-    return template.pack(*identity) if verb is Verb.DELETE else template.pack(*identity, method, weight)
+def _encode_virtual_server(verb: Verb, key: VirtualServerKey, operation: Operation) -> bytes:
+    if verb is Verb.DELETE:
+        return _identify("del_service", key.protocol, key.address, key.port)
+    settings = cast("VirtualServer", operation.settings)
+    template = _service_template(verb, family_of(key.address), settings.scheduler)
+    port = key.port.to_bytes(2)
+    return template.pack(key.protocol, key.address, port, settings.flags, settings.persistence_s)
+
+
+def _encode_real_servers(verb: Verb, key: VirtualServerKey, operations: Iterable[Operation]) -> Iterator[bytes]:
+    service, dest = _dest_templates(verb, family_of(key.address))
+    head = service.pack(key.protocol, key.address, key.port.to_bytes(2))
+    for operation in operations:
+        address, port, weight, method = real_servers.wire_fields(cast("bytes", operation.settings))
+        yield head + (dest.pack(address, port) if verb is Verb.DELETE else dest.pack(address, port, method, weight))
 
 
 def _identify(command: str, protocol: int, address: PackedAddr, port: int) -> bytes:
@@ -122,11 +138,12 @@ def _service_template(verb: Verb, family: Family, scheduler: str) -> Template:
 
 
 @cache
-def _dest_template(verb: Verb, family: Family) -> Template:
-    attributes, fields = _identity(family)
+def _dest_templates(verb: Verb, family: Family) -> tuple[Template, Template]:
+    """The message in two parts: up to the real server's address, which names the virtual server; the rest."""
+    attributes, identity = _identity(family)
     address = _address_field(family, 0x30)
     dest = IpvsDestAttrList(addr=address.sentinel, port=int.from_bytes(_DEST_PORT.encoded))
-    fields += [address, _DEST_PORT]
+    fields = [address, _DEST_PORT]
     if verb is not Verb.DELETE:
         dest = IpvsDestAttrList(
             addr=address.sentinel,
@@ -137,4 +154,6 @@ def _dest_template(verb: Verb, family: Family) -> Template:
             l_thresh=0,
         )
         fields += [_METHOD, _WEIGHT]
-    return Template(_pack(_DEST_COMMAND[verb], service=IpvsServiceAttrList(**attributes), dest=dest), fields)
+    encoded = _pack(_DEST_COMMAND[verb], service=IpvsServiceAttrList(**attributes), dest=dest)
+    at = encoded.index(address.encoded)
+    return Template(encoded[:at], identity), Template(encoded[at:], fields)

@@ -7,7 +7,10 @@ Whether an address went by our own hand cannot be told from its notification: IP
 that asked, IPv6's carries 0 (net/ipv6/addrconf.c, inet6_ifa_notify). So every loss is reported by value, and whoever
 holds the mirror of what should be there compares: an address that it has just deleted is not in it any more.
 
-When the kernel drops notifications (ENOBUFS), the event says so: read the addresses again.
+When the kernel drops notifications (ENOBUFS), it goes on dropping until the queue is empty (net/netlink/af_netlink.c,
+NETLINK_S_CONGESTED), and what is queued is older than what is lost. So the queue is emptied first; then an event says
+that the addresses must be read again; then the monitor looks for itself, as often as it takes. A notification that was
+cut short counts as lost.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+import structlog
 
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.addresses import (
@@ -32,14 +36,16 @@ from ipvsproxy.kernel.addresses import (
     RTM_GETADDR,
     RTM_NEWADDR,
     RTM_NEWLINK,
-    address_index,
+    HeldAddress,
     decode_address,
-    decode_any_address,
+    decode_held,
     find_link,
 )
 from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket, open_netlink, read_attributes, split_messages
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.names import DUMMY_DEVICE
+
+log = structlog.get_logger()
 
 # include/uapi/linux/rtnetlink.h, if.h
 RTMGRP_LINK: Final = 0x001
@@ -49,6 +55,8 @@ IFF_UP: Final = 1
 
 _NAME = DUMMY_DEVICE.encode() + b"\0"
 _RECEIVE_BYTES = 64 << 10
+_PAUSE_MS = 100
+_LOST = frozenset({errno.ENOBUFS, errno.EBADMSG})  # some were dropped; one did not fit
 
 
 class DeviceChange(StrEnum):
@@ -93,13 +101,14 @@ class AddressMonitor:
         self._socket = open_socket(NETLINK_ROUTE, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._query = query or NetlinkSocket(NETLINK_ROUTE, f"the link {DUMMY_DEVICE}")
-        self._device = self._find_device()
-        self._host = self._list_host()
+        self._device: _Device | None = None
+        self._host: set[HeldAddress] = set()
+        self._look()
 
     @property
     def host_addresses(self) -> frozenset[PackedAddr]:
         """The addresses of all links but kube-ipvs0, as last told."""
-        return frozenset(address for _, address in self._host)
+        return frozenset(held.address for held in self._host)
 
     def run(self) -> None:
         """Report until `stop` is called. Raises KernelError where the socket fails."""
@@ -120,20 +129,51 @@ class AddressMonitor:
 
     def _receive(self) -> None:
         try:
-            received = self._socket.recv(_RECEIVE_BYTES)
+            messages = list(split_messages(self._socket.recv(_RECEIVE_BYTES)))
         except OSError as error:
-            if error.errno != errno.ENOBUFS:
-                raise KernelError("cannot watch network links", error.errno or errno.EIO) from error
-            self._device = self._find_device()
-            self._host = self._list_host()
-            self._on_event(DeviceChanged(DeviceChange.EVENTS_LOST))
-            self._on_event(HostAddresses(self.host_addresses))
+            if error.errno not in _LOST:
+                raise _cannot_watch(error) from error
+            self._catch_up()
             return
-        before = set(self._host)
-        for message_type, _, _, body in split_messages(received):
+        before = self.host_addresses
+        for message_type, _, _, body in messages:
             self._handle(message_type, body)
-        if before != self._host:
+        if before != self.host_addresses:
             self._on_event(HostAddresses(self.host_addresses))
+
+    def _catch_up(self) -> None:
+        """Notifications were lost: tell so, and look for ourselves until the kernel has given a whole answer."""
+        self._empty_queue()
+        self._on_event(DeviceChanged(DeviceChange.EVENTS_LOST))
+        while not self._looks_again():
+            if self._is_stopped(_PAUSE_MS):
+                return
+        self._on_event(HostAddresses(self.host_addresses))
+
+    def _empty_queue(self) -> None:
+        while True:
+            try:
+                self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _LOST:
+                    raise _cannot_watch(error) from error
+
+    def _looks_again(self) -> bool:
+        """Whether that worked; what was seen before stays otherwise. Links that keep changing break up a dump."""
+        try:
+            self._look()
+        except KernelError as error:
+            log.debug("links_not_read", reason=str(error), errno=error.number)
+            return False
+        return True
+
+    def _is_stopped(self, pause_ms: int) -> bool:
+        """Whether `stop` was called, or is within the pause."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        return bool(poll.poll(pause_ms))
 
     def _handle(self, message_type: int, body: bytes) -> None:
         if message_type in {RTM_NEWADDR, RTM_DELADDR}:
@@ -142,17 +182,19 @@ class AddressMonitor:
             self._handle_link(message_type, body)
 
     def _handle_address(self, message_type: int, body: bytes) -> None:
-        index = address_index(body)
-        if self._device is None or index != self._device.index:
-            found = decode_any_address(body)
-            if found is not None:
-                (self._host.add if message_type == RTM_NEWADDR else self._host.discard)((index, found))
+        held = decode_held(body)
+        if held is None:
+            return
+        if self._device is None or held.link != self._device.index:
+            (self._host.add if message_type == RTM_NEWADDR else self._host.discard)(held)
         elif message_type == RTM_DELADDR:
-            address = decode_address(body, index)
+            address = decode_address(body, held.link)
             if address is not None:
                 self._on_event(DeviceChanged(DeviceChange.ADDRESS_LOST, address))
 
     def _handle_link(self, message_type: int, body: bytes) -> None:
+        if len(body) < LINK_HEADER.size:
+            return
         family, _, index, flags, _ = LINK_HEADER.unpack_from(body)
         known = self._device is not None and self._device.index == index
         if family != socket.AF_UNSPEC or not (known or _NAME in body):  # bridges tell of their ports by AF_BRIDGE
@@ -176,15 +218,16 @@ class AddressMonitor:
             change = DeviceChange.LINK_UP if device.up else DeviceChange.LINK_DOWN
         self._on_event(DeviceChanged(change))
 
-    def _find_device(self) -> _Device | None:
+    def _look(self) -> None:
+        """See what is there now, both or neither. Raises KernelError."""
         link = find_link(self._query, DUMMY_DEVICE)
-        self._query.close()
-        return None if link is None else _Device(link.index, bool(link.flags & IFF_UP))
-
-    def _list_host(self) -> set[tuple[int, PackedAddr]]:
-        """(link index, address) of every address that is not on kube-ipvs0."""
-        own = self._device.index if self._device else 0
+        device = None if link is None else _Device(link.index, bool(link.flags & IFF_UP))
         bodies = self._query.dump(RTM_GETADDR, ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
         self._query.close()
-        found = ((address_index(body), decode_any_address(body)) for body in bodies if address_index(body) != own)
-        return {(index, address) for index, address in found if address is not None}
+        own = device.index if device else 0
+        found = (decode_held(body) for body in bodies)
+        self._device, self._host = device, {held for held in found if held is not None and held.link != own}
+
+
+def _cannot_watch(error: OSError) -> KernelError:
+    return KernelError("cannot watch network links", error.errno or errno.EIO)

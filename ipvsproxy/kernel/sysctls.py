@@ -38,7 +38,7 @@ class ProcSysctls:
         found: dict[Key, Settings] = {}
         for name in self._names:
             try:
-                found[name] = sysctl_path(name, self._root).read_text().strip()
+                found[name] = sysctl_path(name, self._root).read_text("utf-8", "replace").strip()
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -76,7 +76,7 @@ def kernel_release(root: Path = PROC_SYS) -> tuple[int, int]:
     """Major and minor version of the running kernel. Raises KernelError where they cannot be read."""
     path = root / "kernel/osrelease"
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8", "replace")
     except OSError as error:
         raise KernelError(f"cannot read the kernel's version from {path}", error.errno or errno.EIO) from error
     match = _RELEASE.match(text)

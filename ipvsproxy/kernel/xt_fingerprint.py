@@ -13,6 +13,7 @@ import hashlib
 import os
 import socket
 import struct
+from sys import byteorder
 from typing import Final, NamedTuple
 
 from ipvsproxy.errors import KernelError
@@ -30,7 +31,7 @@ _NEXT = struct.Struct("=H")
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOPROTOOPT, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """Where an entry says how long it is and where it counts; the level of its socket options."""
 
     level: int
@@ -38,7 +39,7 @@ class _Layout(NamedTuple):
     counters_at: int
 
 
-_LAYOUTS = {Family.IPV4: _Layout(socket.IPPROTO_IP, 90, 96), Family.IPV6: _Layout(socket.IPPROTO_IPV6, 142, 152)}
+LAYOUTS = {Family.IPV4: Layout(socket.IPPROTO_IP, 90, 96), Family.IPV6: Layout(socket.IPPROTO_IPV6, 142, 152)}
 
 
 def table_fingerprint(key: RuleTable) -> bytes:
@@ -50,17 +51,17 @@ def table_fingerprint(key: RuleTable) -> bytes:
         if error.errno in _NO_TABLE:
             return b""
         raise KernelError(f"cannot read the {key}", error.errno or errno.EIO) from error
-    return hashlib.blake2b(_without_counters(entries, _LAYOUTS[key.family]), digest_size=16).digest()
+    return hashlib.blake2b(without_counters(entries, LAYOUTS[key.family]), digest_size=16).digest()
 
 
 def _fetch(raw: socket.socket, key: RuleTable) -> bytearray:
-    level = _LAYOUTS[key.family].level
+    level = LAYOUTS[key.family].level
     name = key.table.encode().ljust(_NAME_BYTES, b"\0")
     info = bytearray(name.ljust(_INFO_BYTES, b"\0"))
     _get_option(raw, level, _SO_GET_INFO, info)
-    size = int.from_bytes(info[_INFO_SIZE_AT:], "little")
+    size = int.from_bytes(info[_INFO_SIZE_AT:], byteorder)
     entries = bytearray(_ENTRIES_AT + size)
-    entries[: _NAME_BYTES + 4] = name + size.to_bytes(4, "little")
+    entries[: _NAME_BYTES + 4] = name + size.to_bytes(4, byteorder)
     _get_option(raw, level, _SO_GET_ENTRIES, entries)
     return entries
 
@@ -74,9 +75,10 @@ def _get_option(raw: socket.socket, level: int, option: int, buffer: bytearray) 
         raise OSError(number, os.strerror(number))
 
 
-def _without_counters(entries: bytearray, layout: _Layout) -> bytearray:
+def without_counters(entries: bytearray, layout: Layout) -> bytearray:
+    """The table with each entry's counters set to zero, in place."""
     at = _ENTRIES_AT
-    while at < len(entries):
+    while at + layout.counters_at + _COUNTER_BYTES <= len(entries):
         counters = at + layout.counters_at
         entries[counters : counters + _COUNTER_BYTES] = bytes(_COUNTER_BYTES)
         (step,) = _NEXT.unpack_from(entries, at + layout.next_at)

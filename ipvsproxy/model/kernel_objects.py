@@ -71,6 +71,9 @@ class RealServer(msgspec.Struct, frozen=True, gc=False):
         return format_endpoint(self.address, self.port)
 
 
+_PROTOCOL_WORDS: dict[int, str] = {protocol.value: protocol.word for protocol in Protocol}
+
+
 class SetEntry(msgspec.Struct, frozen=True, order=True, gc=False):
     """One member of one of our ipsets. Fields its type does not have stay empty; `second` is IP2 or the network."""
 
@@ -83,10 +86,13 @@ class SetEntry(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def member(self) -> str:
-        """The member as `ipset save` prints it; a full-length network has no prefix there."""
+        """The member as `ipset save` prints it; a full-length network has no prefix there.
+
+        A protocol that no Service has, which only others put there, is told by its number.
+        """
         parts = [format_addr(self.address)] if self.address else []
         if self.protocol:
-            parts.append(f"{Protocol(self.protocol).word}:{self.port}")
+            parts.append(f"{_PROTOCOL_WORDS.get(self.protocol, self.protocol)}:{self.port}")
         elif not self.address:
             parts.append(str(self.port))
         if self.second:

@@ -32,4 +32,3 @@ class ServiceName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-

@@ -15,6 +15,7 @@ from ipvsproxy.model.kernel_objects import Kind, Operation, RealServer
 
 _TAIL = struct.Struct("!HHB")
 _SETTINGS = struct.Struct("!HB")  # the end of the tail
+_WIRE_FIELDS = {size + _TAIL.size: struct.Struct(f"!{size}s2sHB") for size in (4, 16)}
 _MAX_WEIGHT = 0xFFFF
 
 
@@ -32,8 +33,12 @@ def unpack(record: bytes) -> RealServer:
 
 def wire_fields(record: bytes) -> tuple[bytes, bytes, int, int]:
     """Address and port in network order, weight, forwarding method: what a message holds, without an object between."""
-    weight, method = _SETTINGS.unpack_from(record, len(record) - _SETTINGS.size)
-    return record[: -_TAIL.size], record[-_TAIL.size : -_SETTINGS.size], weight, method
+    return _WIRE_FIELDS[len(record)].unpack(record)
+
+
+def from_wire(address: bytes, port: bytes, weight: int, method: int) -> bytes:
+    """The record of what a message holds, as `pack` makes it."""
+    return address + port + _SETTINGS.pack(min(weight, _MAX_WEIGHT), method)
 
 
 def join(records: Iterable[bytes]) -> bytes:

@@ -18,6 +18,7 @@ from ipvsproxy.plan.rule_text import canonical_layer
 UNRECOGNISED = "unrecognised"  # names what our rules never contain, so that a rule with it equals none of ours
 
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TARGET = re.compile(r" -[jg] (\S+)")
@@ -59,14 +60,23 @@ def unrecognised(what: str) -> Match:
 _FOREIGN = (unrecognised("foreign rule"),)
 
 
-def parse_save(text: str) -> dict[str, SavedTable]:
-    """The tables of an `iptables-save` text by name. Raises ValueError where a table has no end: the text was cut.
+def _whole_lines(text: str) -> Iterator[str]:
+    """The lines of the text; somebody's quoted comment may have line breaks, and anything behind them."""
+    pending = ""
+    for line in text.split("\n"):  # not splitlines: comments may hold what it splits at
+        pending = f"{pending}\n{line}" if pending else line
+        if _ESCAPED.sub("", pending).count('"') % 2 == 0:
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
 
-    Lines of no known form are passed over: they continue somebody's comment with a line break in it.
-    """
+
+def parse_save(text: str) -> dict[str, SavedTable]:
+    """The tables of an `iptables-save` text by name. Raises ValueError where a table has no end: the text was cut."""
     tables: dict[str, SavedTable] = {}
     open_name, table = "", SavedTable()
-    for line in text.split("\n"):  # not splitlines: comments may hold what it splits at
+    for line in _whole_lines(text):
         if line.startswith("*"):
             open_name, table = line[1:], SavedTable()
         elif line == "COMMIT":

@@ -286,6 +286,67 @@ def test_a_set_of_the_other_family_reads_as_it_is(real):
     assert real.read()[Kind.SET]["KUBE-CLUSTER-IP"] == SetSpec("hash:ip,port", Family.IPV6)
 
 
+@pytest.mark.parametrize(
+    "member,entry",
+    [
+        pytest.param("10.96.0.20,icmp:8/0", SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.20"), 1, 0x0800), id="icmp"),
+        pytest.param("10.96.0.20,udplite:53", SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.20"), 136, 53), id="udplite"),
+    ],
+)
+def test_an_entry_of_a_protocol_that_no_service_has_is_read_and_can_be_deleted(real, member, entry):
+    ipset("add", "KUBE-CLUSTER-IP", member)
+    assert read_entries(real) == {entry}
+    assert entry.member
+    assert real.apply(entries(Verb.DELETE, entry)) == [0]
+    assert read_entries(real) == set()
+
+
+FOREIGN_SETS = {
+    "hash:ip": (["hash:ip"], "10.96.0.20"),
+    "hash:ip of the other family": (["hash:ip", "family", "inet6"], "fd00::20"),
+    "hash:ip,port of the other family": (["hash:ip,port", "family", "inet6"], "fd00::20,tcp:80"),
+    "hash:ip,port,net": (["hash:ip,port,net"], "10.96.0.20,icmp:8/0,10.0.0.0/8"),
+    "bitmap:port": (["bitmap:port", "range", "0-1023"], "80"),
+    "bitmap:ip,mac": (["bitmap:ip,mac", "range", "10.96.0.0/24"], "10.96.0.20,02:00:00:00:00:01"),
+    "list:set": (["list:set"], "KUBE-IPVS-IPS"),
+    "time-outs and counters": (["hash:ip,port", "timeout", "600", "counters"], "10.96.0.20,tcp:80"),
+    "a comment that is no text": (["hash:ip,port", "comment"], "10.96.0.20,udp:53"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_SETS)
+def test_a_set_of_our_name_that_others_have_made_is_read_and_edited_into_ours(real, name):
+    options, member = FOREIGN_SETS[name]
+    remake("KUBE-CLUSTER-IP", *options)
+    comment = [b"comment", b"caf\xe9"] if "comment" in options else []
+    subprocess.run(["ipset", "add", "KUBE-CLUSTER-IP", member, *comment], check=True)
+    assert real.fingerprint()
+    found = read_entries(real)
+    assert all(entry.member for entry in found)
+    assert real.apply(sets(Verb.EDIT, {"KUBE-CLUSTER-IP": SPECS["KUBE-CLUSTER-IP"]})) == [0]
+    assert real.read()[Kind.SET] == SPECS
+    assert real.apply(entries(Verb.DELETE, *found)) == [0] * len(found)
+    assert read_entries(real) == set()
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_copy_that_a_killed_run_has_left_goes_with_its_set(real, is_used):
+    ipset("create", "KUBE-CLUSTER-IP-TMP", "hash:ip,port", "maxelem", "7")
+    if is_used:
+        held_by_a_rule("KUBE-CLUSTER-IP-TMP")
+    assert real.apply(sets(Verb.DELETE, {"KUBE-CLUSTER-IP": SPECS["KUBE-CLUSTER-IP"]})) == [0]
+    assert ("KUBE-CLUSTER-IP-TMP" in ipset("list", "-n")) is is_used
+    assert "KUBE-CLUSTER-IP\n" not in ipset("list", "-n")
+
+
+def test_a_full_set_of_a_type_that_is_not_ours_is_left_as_it_is(real):
+    remake("KUBE-CLUSTER-IP", "hash:net", "maxelem", "1")
+    ipset("add", "KUBE-CLUSTER-IP", "10.0.0.0/8")
+    (number,) = real.apply(entries(Verb.ADD, EXTERNAL))
+    assert number
+    assert "10.0.0.0/8" in ipset("save", "KUBE-CLUSTER-IP")
+
+
 def test_sets_that_are_not_ours_are_not_read(real):
     ipset("create", "cali40all", "hash:ip")
     ipset("add", "cali40all", "192.0.2.1")

@@ -11,13 +11,13 @@ import pytest
 
 from ipvsproxy.kernel.api import Ipvs
 from ipvsproxy.kernel.fake import FakeKernel
-from ipvsproxy.kernel.gnlpy_compat import IpvsCmdAttrList, IpvsMessage, IpvsServiceAttrList
+from ipvsproxy.kernel.gnlpy_compat import IpvsCmdAttrList, IpvsDestAttrList, IpvsMessage, IpvsServiceAttrList
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, Operation, RealServer, Verb, VirtualServer, VirtualServerKey
-from ipvsproxy.model.observed import ObservedVirtualServer
+from ipvsproxy.model.observed import ObservedVirtualServer, SurveyedServer
 from tests.builders import addr, blob, vs_key
 
 RR = VirtualServer("rr")
@@ -242,3 +242,73 @@ def _add_firewall_mark(ipvs: NetlinkIpvs, mark: int) -> None:
 
 def test_timeouts_are_taken(ipvs):
     assert ipvs.set_timeouts(600, 0, 200) == 0
+
+
+# What only the real kernel takes, from others
+
+
+@pytest.fixture
+def others(ipvs: Ipvs, real_kernel: None) -> Callable[..., None]:  # noqa: ARG001  # the fake holds our kinds only
+    """Adds a service, and real servers of any family, as another program does."""
+    assert isinstance(ipvs, NetlinkIpvs)
+
+    def add(address: str, protocol: int, *servers: tuple[str, int]) -> None:
+        family = Family.IPV4 if "." in address else Family.IPV6
+        service = {"af": family, "protocol": protocol, "addr": addr(address), "port": 80}
+        full = {"sched_name": "rr", "flags": bytes(4) + b"\xff" * 4, "timeout": 0, "netmask": _FULL_MASK[family]}
+        _send(ipvs, "new_service", service=IpvsServiceAttrList(**service, **full))
+        for server, method in servers:
+            dest = IpvsDestAttrList(
+                addr_family=Family.IPV4 if "." in server else Family.IPV6,
+                addr=addr(server).ljust(16, b"\0"),
+                port=80,
+                fwd_method=method,
+                weight=1,
+                u_thresh=0,
+                l_thresh=0,
+            )
+            _send(ipvs, "new_dest", service=IpvsServiceAttrList(**service), dest=dest)
+
+    return add
+
+
+_FULL_MASK = {Family.IPV4: 0xFFFFFFFF, Family.IPV6: 128}
+
+
+def _send(ipvs: NetlinkIpvs, command: str, **attributes: object) -> None:
+    body = bytes(IpvsMessage.pack(IpvsMessage(command, IpvsCmdAttrList(**attributes))))
+    assert ipvs.netlink.send_batch(ipvs._resolve(), [body]) == [0]
+
+
+def test_a_virtual_server_of_another_protocol_is_dumped_but_neither_read_nor_surveyed(ipvs, others):
+    """The netlink interface of IPVS takes any protocol."""
+    others("10.96.0.50", 50, ("10.244.1.5", ForwardingMethod.MASQ))
+    ipvs.apply([virtual(Verb.ADD)])
+    assert read(ipvs) == ({WEB: RR}, {WEB: b""})
+    assert set(ipvs.survey()) == {WEB}
+    assert ipvs.fingerprint()
+    assert {server.protocol: len(server.real_servers) for server in ipvs.dump().virtual_servers} == {6: 0, 50: 1}
+
+
+@pytest.mark.parametrize(
+    "address,own,other",
+    [
+        pytest.param("10.96.0.51", "10.244.1.5", "fd00:1::5", id="IPv6 behind IPv4"),
+        pytest.param("fd00::51", "fd00:1::5", "10.244.1.5", id="IPv4 behind IPv6"),
+    ],
+)
+def test_a_tunnel_into_the_other_family_is_dumped_but_neither_read_nor_surveyed(ipvs, others, address, own, other):
+    """Else each audit would find a difference, read in full and find nothing."""
+    others(address, Protocol.TCP, (own, ForwardingMethod.MASQ), (other, ForwardingMethod.TUNNEL))
+    key = vs_key(address, 80)
+    assert read(ipvs) == ({key: RR}, {key: blob((own, 80))})
+    assert ipvs.survey() == {key: SurveyedServer("rr", is_persistent=False, servers=blob((own, 80)))}
+    (server,) = ipvs.dump().virtual_servers
+    assert {found.address for found in server.real_servers} == {addr(own), addr(other)}
+
+
+def test_a_survey_tells_what_a_read_tells(ipvs):
+    ipvs.apply([virtual(Verb.ADD, settings=PERSISTENT), real(Verb.ADD, weight=7), real(Verb.ADD, "10.244.2.5")])
+    servers = blob(("10.244.1.5", 8080, 7), ("10.244.2.5", 8080))
+    assert ipvs.survey() == {WEB: SurveyedServer("rr", is_persistent=True, servers=servers)}
+    assert read(ipvs)[1] == {WEB: servers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyroute2 import IPRoute
 
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.monitor import AddressMonitor, DeviceChange, DeviceChanged, HostAddresses
+from ipvsproxy.kernel.netlink import open_netlink
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import Kind, Operation, Verb
 from ipvsproxy.model.names import DUMMY_DEVICE
@@ -135,3 +137,54 @@ def test_addresses_of_other_links_are_told_as_they_come_and_go(heard):
         there = heard.next_host()
         ip.addr("delete", index=lo, address="192.0.2.50", prefixlen=32)
         assert there - heard.next_host() == {addr("192.0.2.50")}
+
+
+# Without kube-ipvs0, which not every kernel can have
+
+
+@pytest.fixture
+def listening(network_namespace: None, real_kernel: None) -> Iterator[Heard]:  # noqa: ARG001  # for their effect
+    made = Heard()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("first,second", [(24, 32), (32, 24)])
+def test_an_address_of_two_prefix_lengths_is_there_until_both_are_gone(listening, first, second):
+    with IPRoute() as ip:
+        lo = ip.link_lookup(ifname="lo")[0]
+        for length in (24, 32):
+            ip.addr("add", index=lo, address="192.0.2.50", prefixlen=length)
+        assert addr("192.0.2.50") in listening.next_host()
+        ip.addr("delete", index=lo, address="192.0.2.50", prefixlen=first)
+        ip.addr("add", index=lo, address="198.51.100.1", prefixlen=32)
+        assert {addr("192.0.2.50"), addr("198.51.100.1")} <= listening.next_host()
+        ip.addr("delete", index=lo, address="192.0.2.50", prefixlen=second)
+        assert addr("192.0.2.50") not in listening.next_host()
+
+
+def test_after_lost_notifications_the_view_is_that_of_the_kernel(network_namespace, real_kernel):  # noqa: ARG001
+    """The kernel goes on dropping until the queue is empty: here it overflows, and more comes while it is full."""
+    told: list[DeviceChanged | HostAddresses] = []
+    small: list[socket.socket] = []
+
+    def open_small(protocol: int, groups: int) -> socket.socket:
+        small.append(open_netlink(protocol, groups))
+        small[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        return small[0]
+
+    monitor = AddressMonitor(told.append, open_small)
+    with IPRoute() as ip:
+        lo = ip.link_lookup(ifname="lo")[0]
+        for n in range(50):
+            ip.addr("add", index=lo, address=f"192.0.2.{n}", prefixlen=32)
+        for n in range(1, 50):
+            ip.addr("delete", index=lo, address=f"192.0.2.{n}", prefixlen=32)
+        ip.addr("add", index=lo, address="192.0.2.1", prefixlen=32)
+        monitor._receive()
+        with pytest.raises(BlockingIOError):  # nothing older is left behind the look
+            small[0].recv(1, socket.MSG_DONTWAIT)
+    monitor.close()
+    assert [type(event) for event in told] == [DeviceChanged, HostAddresses]
+    there = {addr("192.0.2.0"), addr("192.0.2.1")}
+    assert {address for address in monitor.host_addresses if address.startswith(addr("192.0.2.0")[:3])} == there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,6 +69,12 @@ def bound(text: str, index: int = INDEX, prefix_len: int | None = None) -> bytes
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     header = ADDRESS_HEADER.pack(family, prefix_len or len(packed) * 8, 0x80, 0, index)
     return header + attribute(IFA_ADDRESS, packed) + (attribute(IFA_LOCAL, packed) if len(packed) == 4 else b"")
+
+
+def with_peer(local: str, peer: str, index: int = INDEX) -> bytes:
+    """A point-to-point address as the kernel tells of it."""
+    header = ADDRESS_HEADER.pack(socket.AF_INET, 32, 0x80, 0, index)
+    return header + attribute(IFA_ADDRESS, addr(peer)) + attribute(IFA_LOCAL, addr(local))
 
 
 class LinkKernel:
@@ -195,6 +202,29 @@ def test_only_single_addresses_on_our_link_are_read():
     link_local = bound("fe80::1", prefix_len=64)
     there = {addr("10.96.0.1"), addr("fd00::1")}
     assert read(LinkKernel(link(), (0, [*found, link_local]))) == ({DUMMY_DEVICE: "dummy"}, there)
+
+
+def test_an_address_with_a_peer_is_none_that_our_messages_name():
+    """It stays where ours of the same text is deleted, and ours can be added beside it."""
+    assert read(LinkKernel(link(), (0, [with_peer("10.96.0.1", "10.96.0.2")])))[1] == set()
+
+
+@given(st.data())
+def test_no_bytes_of_an_address_or_a_link_raise_anything_but_a_kernel_error(data):
+    bodies = []
+    for body in (link(), bound("10.96.0.1"), bound("fd00::1"), with_peer("10.96.0.1", "10.96.0.2")):
+        odd = bytearray(body)
+        for at, value in data.draw(
+            st.dictionaries(st.integers(0, len(odd) - 1), st.integers(0, 255), max_size=4)
+        ).items():
+            odd[at] = value
+        bodies.append(bytes(odd)[: data.draw(st.integers(0, len(odd)))])
+    for kernel in (LinkKernel(bodies[0], (0, []), (0, [])), LinkKernel(link(), (0, bodies[1:]), (0, bodies[1:]))):
+        addresses = Opened(kernel).addresses
+        for ask in (addresses.read, addresses.fingerprint):
+            with suppress(KernelError):
+                ask()
+        assert len(addresses.apply([Operation(Verb.DELETE, Kind.ADDRESS, addr("10.96.0.1"))])) == 1
 
 
 def test_the_kernel_is_asked_for_our_links_addresses_only():

@@ -8,11 +8,12 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
+import structlog
 from pyroute2.ipset import AsyncIPSet, PortEntry
 from pyroute2.netlink.nfnetlink.ipset import ipset_msg
 
-from ipvsproxy.kernel.ipset_codec import encode_create, encode_entry
-from ipvsproxy.kernel.ipsets import NetlinkIPSets
+from ipvsproxy.kernel.ipset_codec import encode_create, encode_entry, named
+from ipvsproxy.kernel.ipsets import IPSET_ERR_HASH_FULL, IPSET_ERR_PROTOCOL, NetlinkIPSets
 from ipvsproxy.kernel.netlink import (
     HEADER,
     NETLINK_NETFILTER,
@@ -25,8 +26,11 @@ from ipvsproxy.kernel.netlink import (
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Kind, Operation, SetEntry, SetSpec, Verb
 from tests.builders import addr
+from tests.unit.kernel.scripted_socket import ScriptedSocket as ScriptedKernel
+from tests.unit.kernel.scripted_socket import Sent, broken, done, error, message, obey
+from tests.unit.kernel.test_ipset_codec import listing
 
-ADD, DEL, CREATE, DESTROY, TYPE = (6 << 8 | command for command in (9, 10, 2, 3, 13))
+ADD, DEL, CREATE, DESTROY, TYPE, LIST, SWAP = (6 << 8 | command for command in (9, 10, 2, 3, 13, 7, 6))
 REFUSED = 4109  # IPSET_ERR_IPADDR_IPV4
 NFGENMSG_BYTES = 4
 
@@ -182,7 +186,109 @@ def test_a_set_is_created_with_the_lowest_revision_that_holds_our_entries(
 
 
 def test_deleting_a_set_asks_to_be_told_that_it_is_missing(ipsets, scripted):
-    ipsets.apply([Operation(Verb.DELETE, Kind.SET, "KUBE-A")])
-    ((message_type, flags, _),) = scripted.sent
+    scripted.refuse = {b"KUBE-A\0": errno.ENOENT}
+    assert ipsets.apply([Operation(Verb.DELETE, Kind.SET, "KUBE-A")]) == [errno.ENOENT]
+    message_type, flags, _ = scripted.sent[-1]
     assert message_type == DESTROY
     assert flags & NLM_F_EXCL
+
+
+@pytest.mark.parametrize("there", [0, errno.ENOENT])
+def test_deleting_a_set_takes_the_copy_along_that_a_killed_run_has_left(ipsets, scripted, there):
+    scripted.refuse = {b"KUBE-A-TMP\0": there}
+    assert ipsets.apply([Operation(Verb.DELETE, Kind.SET, "KUBE-A")]) == [0]
+    assert [body for message_type, _, body in scripted.sent if message_type == DESTROY] == [
+        named("KUBE-A-TMP"),
+        named("KUBE-A"),
+    ]
+
+
+@pytest.mark.parametrize("verb,number", [(Verb.DELETE, 0), (Verb.ADD, IPSET_ERR_PROTOCOL)])
+def test_an_entry_of_another_form_than_its_sets_is_not_in_it(ipsets, scripted, verb, number):
+    """What stood in a set of another type went with it, and its deletion may follow."""
+    bare = Operation(verb, Kind.ACCEPT_ENTRY, SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.1")))
+    scripted.refuse = {encode_entry(bare.key): IPSET_ERR_PROTOCOL}
+    assert ipsets.apply([bare, *vip_entries(verb, 1)]) == [number, 0]
+
+
+# Where a set must be listed before something can be done about it
+
+
+class FullSet:
+    """A kernel whose set is full, and whose listing of it is what the test says: bodies, or an errno."""
+
+    def __init__(self, listed: list[bytes] | int, grows: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.listed = listed
+        self.is_full = True
+        self.commands: list[int] = []
+        self._grows = grows
+
+    def __call__(self, batch: list[Sent]) -> list[bytes | OSError]:
+        self.commands += [sent.message_type for sent in batch]
+        if batch[0].message_type == LIST:
+            if isinstance(self.listed, int):
+                lost = self.listed in {errno.ETIMEDOUT, errno.ENOBUFS}
+                return [broken(self.listed) if lost else error(batch[0], self.listed)]
+            return [message(LIST, batch[0].sequence, body) for body in self.listed] + [done(batch[0])]
+        if batch[0].message_type == TYPE:
+            body = bytes(NFGENMSG_BYTES) + struct.pack("=HHB3xHHB3x", 5, 4, 7, 5, 10, 0)
+            return [message(TYPE, batch[0].sequence, body)]
+        if batch[0].message_type == SWAP and self._grows:
+            self.is_full = False
+        if batch[0].message_type == ADD and self.is_full and b"-TMP" not in batch[0].body:
+            return [error(sent, IPSET_ERR_HASH_FULL) for sent in batch]
+        return obey(batch)
+
+    def apply(self, *batches: list[Operation]) -> list[list[int]]:
+        ipsets = NetlinkIPSets({}, NetlinkSocket(NETLINK_NETFILTER, "the ipsets", lambda _: ScriptedKernel(self)))
+        return [ipsets.apply(batch) for batch in batches]
+
+
+LISTED = [listing(b"hash:ip,port", Family.IPV4)]
+
+
+@pytest.mark.parametrize(
+    "listed,number",
+    [
+        pytest.param(errno.ETIMEDOUT, errno.ETIMEDOUT, id="the answer is lost"),
+        pytest.param(errno.ENOBUFS, errno.ENOBUFS, id="the queue overflows"),
+        pytest.param(errno.EINTR, IPSET_ERR_HASH_FULL, id="it changes while it is read"),
+        pytest.param(errno.ENOENT, errno.ENOENT, id="it is gone meanwhile"),
+        pytest.param([], errno.ENOENT, id="it is gone and the listing empty"),
+        pytest.param([listing(b"hash:net", 2)], IPSET_ERR_HASH_FULL, id="it is of a type that is not ours"),
+        pytest.param([b""], IPSET_ERR_HASH_FULL, id="its listing is empty bytes"),
+        pytest.param(LISTED, IPSET_ERR_HASH_FULL, id="it stays full after it has grown"),
+    ],
+)
+def test_a_full_set_that_cannot_grow_answers_a_number_for_each_entry(listed, number):
+    kernel = FullSet(listed)
+    entries = vip_entries(Verb.ADD, 1, 2)
+    assert kernel.apply(entries) == [[number] * 2]
+    assert (SWAP in kernel.commands) is (listed is LISTED)
+
+
+def test_a_full_set_that_grows_takes_its_entries():
+    assert FullSet(LISTED, grows=True).apply(vip_entries(Verb.ADD, 1, 2)) == [[0, 0]]
+
+
+def test_a_set_that_cannot_grow_warns_once_and_not_at_each_retry():
+    with structlog.testing.capture_logs() as logs:
+        FullSet(errno.EINTR).apply(*[vip_entries(Verb.ADD, 1)] * 3)
+    told = [(entry["log_level"], entry["set"]) for entry in logs if entry["event"] == "set_not_grown"]
+    assert told == [("warning", "KUBE-CLUSTER-IP"), *[("debug", "KUBE-CLUSTER-IP")] * 2]
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.ENOBUFS, errno.EPERM])
+def test_a_set_that_cannot_be_listed_is_not_replaced_and_answers_so(number):
+    kernel = FullSet(number)
+    edit = Operation(Verb.EDIT, Kind.SET, "KUBE-A", SetSpec("hash:ip", Family.IPV4))
+    assert kernel.apply([edit]) == [[number]]
+    assert DESTROY not in kernel.commands
+
+
+def test_a_kernel_that_tells_no_revision_refuses_the_set():
+    def respond(batch: list[Sent]) -> list[bytes]:
+        return [message(TYPE, sent.sequence, bytes(NFGENMSG_BYTES)) for sent in batch]
+
+    ipsets = NetlinkIPSets({}, NetlinkSocket(NETLINK_NETFILTER, "the ipsets", lambda _: ScriptedKernel(respond)))
+    assert ipsets.apply([Operation(Verb.ADD, Kind.SET, "KUBE-A", SetSpec("hash:ip", Family.IPV4))]) == [errno.EBADMSG]

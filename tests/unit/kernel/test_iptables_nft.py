@@ -229,3 +229,55 @@ def test_a_program_that_goes_away_later_is_a_refusal(rules, tmp_path):
 def test_a_family_works_where_its_rules_can_be_listed(rules, tmp_path):
     (tmp_path / "saved").write_text("")
     assert rules.families == {Family.IPV4}
+
+
+def test_a_refusal_is_a_warning_once_for_each_reason_and_again_after_a_success(rules, script, tmp_path):
+    (tmp_path / "saved").write_text(EMPTY)
+    levels = []
+    for text in (
+        "echo one >&2; exit 2",
+        "echo one >&2; exit 2",
+        "echo two >&2; exit 2",
+        "exit 0",
+        "echo two >&2; exit 2",
+    ):
+        script("restore", text)
+        with structlog.testing.capture_logs() as logs:
+            rules.apply([WRITE])
+        levels += [entry["log_level"] for entry in logs] or ["nothing"]
+    assert levels == ["warning", "debug", "warning", "nothing", "warning"]
+
+
+def test_a_chain_that_cannot_go_is_a_warning_once(rules, tmp_path):
+    led_to = ":FOREIGN - [0:0]\n-A FOREIGN -j KUBE-A\nCOMMIT"
+    (tmp_path / "saved").write_text(THERE.replace("COMMIT", led_to))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            assert rules.apply([Operation(Verb.DELETE, Kind.RULES, KEY)]) == [errno.EMLINK]
+    told = [(entry["log_level"], entry["chain"]) for entry in logs if entry["event"] == "chain_not_deleted"]
+    assert told == [("warning", "KUBE-A"), ("debug", "KUBE-A"), ("debug", "KUBE-A")]
+
+
+def test_a_complaint_about_a_line_that_we_did_not_send_is_told_without_it(rules, script, tmp_path):
+    (tmp_path / "saved").write_text(EMPTY)
+    script("restore", "echo 'line 99: failed (Invalid argument)' >&2; exit 4")
+    assert rules.apply([WRITE]) == [errno.EINVAL]
+
+
+ODD_NAMES = b"""*nat
+:OUTPUT ACCEPT [0:0]
+:caf\xe9 - [0:0]
+:KUBE-A - [0:0]
+-A OUTPUT -i caf\xe9 -m comment --comment "caf\xe9" -j KUBE-A
+-A caf\xe9 -j KUBE-A
+-A KUBE-A -j caf\xe9
+COMMIT
+"""
+
+
+def test_names_that_are_no_utf8_are_read_and_given_back_byte_by_byte(rules, tmp_path):
+    (tmp_path / "saved").write_bytes(ODD_NAMES)
+    assert rules.read()[Kind.RULES].keys() == {KEY}
+    assert rules.apply([WRITE]) == [0]
+    line = b'-D OUTPUT -i caf\xe9 -m comment --comment "caf\xe9" -j KUBE-A\n'
+    assert line in (tmp_path / "given").read_bytes()

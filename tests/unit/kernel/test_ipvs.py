@@ -7,6 +7,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from gnlpy.netlink import serialize_message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipvsproxy.errors import Unsupported
+from ipvsproxy.errors import KernelError, Unsupported
 from ipvsproxy.kernel import ipvs_decode
 from ipvsproxy.kernel.gnlpy_compat import IpvsCmdAttrList, IpvsDestAttrList, IpvsMessage, IpvsServiceAttrList
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.ipvs_encode import encode, encode_dest_dump
-from ipvsproxy.kernel.netlink import HEADER, NETLINK_GENERIC, NetlinkSocket
+from ipvsproxy.kernel.netlink import HEADER, NETLINK_GENERIC, NLM_F_DUMP, NetlinkSocket
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
@@ -34,6 +35,7 @@ CONTROLLER = 16
 IPVS_FAMILY = 35
 NEWFAMILY = bytes.fromhex("01020000060001002300 000008000400 000000000c000600 deadbeefdeadbeef")
 GET_SERVICE, GET_DEST, GET_INFO = 4, 8, 15
+INFO = bytes.fromhex("01000000 0800010001020100 0800020000100000")
 WEB = vs_key("10.96.0.20", 80)
 
 
@@ -81,14 +83,14 @@ def test_setting_a_virtual_server_sends_gnlpys_bytes(virtual_server, verb_and_co
         timeout=settings.persistence_s,
         netmask=0xFFFFFFFF if len(key.address) == 4 else 128,
     )
-    assert encode(Operation(verb, Kind.VIRTUAL_SERVER, key, settings)) == by_gnlpy(command, service=service)
+    assert encode([Operation(verb, Kind.VIRTUAL_SERVER, key, settings)]) == [by_gnlpy(command, service=service)]
 
 
 @given(virtual_servers())
 def test_deleting_a_virtual_server_sends_gnlpys_bytes(virtual_server):
     key, settings = virtual_server
     wanted = by_gnlpy("del_service", service=IpvsServiceAttrList(**identity(key)))
-    assert encode(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, key, settings)) == wanted
+    assert encode([Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, key, settings)]) == [wanted]
 
 
 @given(st.data(), virtual_servers(), st.sampled_from([(Verb.ADD, "new_dest"), (Verb.EDIT, "set_dest")]))
@@ -99,7 +101,7 @@ def test_setting_a_real_server_sends_gnlpys_bytes(data, virtual_server, verb_and
         addr=server.address, port=server.port, fwd_method=server.method, weight=server.weight, u_thresh=0, l_thresh=0
     )
     wanted = by_gnlpy(command, service=IpvsServiceAttrList(**identity(key)), dest=dest)
-    assert encode(Operation(verb, Kind.REAL_SERVER, key, real_servers.pack(server))) == wanted
+    assert encode([Operation(verb, Kind.REAL_SERVER, key, real_servers.pack(server))]) == [wanted]
 
 
 @given(st.data(), virtual_servers())
@@ -108,7 +110,19 @@ def test_deleting_a_real_server_sends_gnlpys_bytes(data, virtual_server):
     server = data.draw(real_servers_of(len(key.address)))
     dest = IpvsDestAttrList(addr=server.address, port=server.port)
     wanted = by_gnlpy("del_dest", service=IpvsServiceAttrList(**identity(key)), dest=dest)
-    assert encode(Operation(Verb.DELETE, Kind.REAL_SERVER, key, real_servers.pack(server))) == wanted
+    assert encode([Operation(Verb.DELETE, Kind.REAL_SERVER, key, real_servers.pack(server))]) == [wanted]
+
+
+@given(st.data(), st.lists(virtual_servers(), min_size=1, max_size=3))
+def test_a_batch_is_the_messages_of_its_operations_in_their_order(data, virtual_servers):
+    operations = []
+    for key, settings in virtual_servers:
+        servers = data.draw(st.lists(real_servers_of(len(key.address)), max_size=3))
+        operations.append(Operation(Verb.ADD, Kind.VIRTUAL_SERVER, key, settings))
+        operations += [Operation(Verb.ADD, Kind.REAL_SERVER, key, real_servers.pack(server)) for server in servers]
+        operations += [Operation(Verb.DELETE, Kind.REAL_SERVER, key, real_servers.pack(server)) for server in servers]
+    mixed = data.draw(st.permutations(operations))
+    assert encode(mixed) == [body for operation in mixed for body in encode([operation])]
 
 
 @given(virtual_servers())
@@ -221,6 +235,44 @@ def test_a_read_keeps_the_forwarding_method_and_leaves_out_real_servers_of_the_o
     assert [server.method for server in servers] == [method.MASQ, method.ROUTE, *[method.TUNNEL] * 5, method.ROUTE]
 
 
+PROTOCOL_ATTRIBUTE = 2
+
+
+def of_protocol(body: bytes, number: int) -> bytes:
+    """The recorded TCP service as one of another protocol, which the kernel takes from anybody."""
+    return body.replace(*(struct.pack("=HHH", 6, PROTOCOL_ATTRIBUTE, value) for value in (Protocol.TCP, number)), 1)
+
+
+def test_a_read_leaves_virtual_servers_of_other_protocols_out_which_a_dump_has():
+    odd = recording("kube-basic")
+    entry = odd["services"][0]
+    entry["service"] = of_protocol(bytes.fromhex(entry["service"]), 50).hex()
+    odd["services"] = [entry]
+    assert [server.protocol for server in ipvs_of(RecordedKernel(odd)).dump().virtual_servers] == [50]
+    assert ipvs_of(RecordedKernel(odd)).read() == {Kind.VIRTUAL_SERVER: {}, Kind.REAL_SERVER: {}}
+
+
+@given(st.data())
+def test_no_bytes_of_an_answer_raise_anything_but_a_kernel_error(data):
+    entry = data.draw(st.sampled_from(recording("forward")["services"]))
+    body = bytearray(bytes(4) + bytes.fromhex(data.draw(st.sampled_from([entry["service"], *entry["dests"]]))))
+    for at, value in data.draw(st.dictionaries(st.integers(0, len(body) - 1), st.integers(0, 255), max_size=9)).items():
+        body[at] = value
+    odd = bytes(body)[: data.draw(st.integers(0, len(body)))]
+
+    def respond(batch: list[Sent]) -> Iterable[bytes]:
+        (sent,) = batch
+        if sent.message_type == CONTROLLER:
+            return [message(CONTROLLER, sent.sequence, data.draw(st.sampled_from([NEWFAMILY, NEWFAMILY, odd])))]
+        if sent.flags & NLM_F_DUMP:
+            return [message(IPVS_FAMILY, sent.sequence, odd) + done(sent)]
+        return [message(IPVS_FAMILY, sent.sequence, data.draw(st.sampled_from([INFO, INFO, odd])))]
+
+    for ask in (NetlinkIpvs.read, NetlinkIpvs.dump):
+        with suppress(KernelError):
+            ask(ipvs_of(respond))
+
+
 # What the machine lacks
 
 
@@ -237,6 +289,78 @@ def test_a_machine_that_cannot_do_it_is_told_what_to_do(number, advice):
 
     with pytest.raises(Unsupported, match=advice):
         ipvs_of(respond).dump()
+
+
+class ReloadedKernel:
+    """Its IPVS was unloaded and loaded: the family has another number, or is gone for good."""
+
+    def __init__(self) -> None:
+        self.number: int | None = IPVS_FAMILY
+        self.asked = 0
+
+    def __call__(self, batch: list[Sent]) -> Iterable[bytes]:
+        if batch[0].message_type == CONTROLLER:
+            self.asked += 1
+            if self.number is None:
+                return [error(batch[0], errno.ENOENT)]
+            return [message(CONTROLLER, batch[0].sequence, NEWFAMILY.replace(b"\x23", bytes([self.number])))]
+        if batch[0].message_type != self.number:
+            return [error(sent, errno.ENOENT) for sent in batch]
+        if batch[0].flags & NLM_F_DUMP:
+            return [done(batch[0])]
+        return [message(IPVS_FAMILY, batch[0].sequence, INFO)] if batch[0].body[0] == GET_INFO else obey(batch)
+
+
+NEW_WEB = Operation(Verb.ADD, Kind.VIRTUAL_SERVER, WEB, VirtualServer("rr"))
+USES = {
+    "reading": lambda ipvs: ipvs.read()[Kind.VIRTUAL_SERVER] == {},
+    "dumping": lambda ipvs: ipvs.dump().virtual_servers == (),
+    "applying": lambda ipvs: ipvs.apply([NEW_WEB, NEW_WEB]) == [0, 0],
+    "setting time-outs": lambda ipvs: ipvs.set_timeouts(1, 2, 3) == 0,
+}
+
+
+@pytest.mark.parametrize("use", [pytest.param(use, id=name) for name, use in USES.items()])
+def test_a_reloaded_module_is_asked_for_its_new_number_once(use):
+    kernel = ReloadedKernel()
+    ipvs = ipvs_of(kernel)
+    assert use(ipvs)
+    kernel.number = IPVS_FAMILY + 1
+    assert use(ipvs)
+    assert use(ipvs)
+    assert kernel.asked == 2
+
+
+@pytest.mark.parametrize("read", [NetlinkIpvs.read, NetlinkIpvs.dump])
+def test_a_module_that_was_unloaded_is_told_and_found_again_later(read):
+    kernel = ReloadedKernel()
+    ipvs = ipvs_of(kernel)
+    read(ipvs)
+    kernel.number = None
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="Load the module ip_vs"):
+            read(ipvs)
+    kernel.number = IPVS_FAMILY + 1
+    read(ipvs)
+
+
+def test_without_ipvs_every_operation_is_refused_and_nothing_raised():
+    kernel = ReloadedKernel()
+    kernel.number = None
+    assert ipvs_of(kernel).apply([NEW_WEB, NEW_WEB]) == [errno.ENOENT] * 2
+    assert ipvs_of(kernel).set_timeouts(1, 2, 3) == errno.ENOENT
+    assert ipvs_of(lambda _: []).apply([NEW_WEB]) == [errno.ETIMEDOUT]
+
+
+def test_a_scheduler_that_is_missing_is_not_sent_again():
+    def respond(batch: list[Sent]) -> Iterable[bytes]:
+        if batch[0].message_type == CONTROLLER:
+            return [message(CONTROLLER, batch[0].sequence, NEWFAMILY)]
+        return [error(sent, errno.ENOENT) for sent in batch]
+
+    ipvs = ipvs_of(respond)
+    assert ipvs.apply([NEW_WEB]) == [errno.ENOENT]
+    assert ipvs.netlink.counters.messages == 3  # the number, the operation, the number again
 
 
 # Cost

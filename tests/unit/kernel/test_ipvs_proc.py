@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.ipvs_proc import survey
@@ -59,6 +62,14 @@ def test_every_virtual_server_is_told_with_its_real_servers_but_firewall_marks(p
     }
 
 
+@pytest.mark.parametrize("weight", [0, 65535, 65536, 9999999, 10000000, 2147483647])
+def test_a_weight_of_any_width_is_read_and_cut_as_in_a_record(proc, weight):
+    found = survey(
+        proc(f"{TITLE}TCP  0A600014:0050 rr\n  -> 0AF40102:0050      Masq    {weight:<6} 12345678901 0         \n")
+    )
+    assert found == {vs_key("10.96.0.20", 80): server("rr", blob(("10.244.1.2", 80, weight)))}
+
+
 def test_an_empty_table_has_only_its_titles(proc):
     assert survey(proc(TITLE)) == {}
 
@@ -82,3 +93,36 @@ def test_a_missing_file_is_an_error_with_its_number(tmp_path):
     with pytest.raises(KernelError) as caught:
         survey(tmp_path / "nowhere")
     assert caught.value.number == errno.ENOENT
+
+
+FOREIGN = """\
+IP_50 0A600001:01BB rr
+  -> 0AF40202:192B      Odd     -1     17         4
+TCP  0A600014:0050 rr
+  -> 0AF40102:0050      Masq    1      0          0
+  -> [fd00:0000:0000:0000:0000:0000:0000:0002]:0050      Tunnel  1      0          0
+TCP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0050 rr
+  -> 0AF40102:0050      Tunnel  1      0          0
+  -> [fd00:0000:0000:0000:0000:0000:0000:0002]:1F90      Masq    1      0          0
+"""
+
+
+def test_what_a_read_leaves_out_is_left_out_here_too(proc):
+    """Other protocols, and tunnels into the other family: else each audit would see a difference that no read has."""
+    assert survey(proc(TITLE + FOREIGN)) == {
+        vs_key("10.96.0.20", 80): server("rr", blob(("10.244.1.2", 80))),
+        vs_key("fd00::1", 80): server("rr", blob(("fd00::2", 8080))),
+    }
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bytes_of_the_file_raise_anything_but_a_kernel_error(tmp_path, data):
+    text = bytearray((TITLE + TABLE + FOREIGN).encode())
+    places = st.dictionaries(st.integers(0, len(text) - 1), st.sampled_from(b"\xe9\n :-[]9Z"), max_size=9)
+    for at, value in data.draw(places).items():
+        text[at] = value
+    path = tmp_path / "ip_vs"
+    path.write_bytes(text[: data.draw(st.integers(0, len(text)))])
+    with suppress(KernelError):
+        survey(path)

@@ -11,6 +11,7 @@ import pytest
 
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.addresses import (
+    IFA_LOCAL,
     IFLA_IFNAME,
     LINK_HEADER,
     RTM_DELADDR,
@@ -25,7 +26,7 @@ from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket
 from ipvsproxy.model.names import DUMMY_DEVICE
 from tests.builders import addr
 from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, broken, done, error, message
-from tests.unit.kernel.test_addresses import INDEX, attribute, bound
+from tests.unit.kernel.test_addresses import INDEX, attribute, bound, with_peer
 
 UP, DOWN = 1, 0
 OTHER = 2
@@ -48,9 +49,12 @@ class Kernel:
         self.put, self.taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.events: list[DeviceChanged | HostAddresses] = []
         self.bound: list[bytes] = []
+        self.refuse: list[int] = []  # numbers that the next questions are answered with
 
     def answer(self, batch: list[Sent]) -> list[bytes]:
         (sent,) = batch
+        if self.refuse:
+            return [error(sent, self.refuse.pop())]
         if sent.message_type == RTM_GETADDR:
             return [*(message(RTM_NEWADDR, sent.sequence, body) for body in self.bound), done(sent)]
         assert sent.message_type == RTM_GETLINK
@@ -136,21 +140,24 @@ def test_several_notifications_may_come_in_one_piece(kernel):
     assert [change for change, _ in kernel.play(piece)] == [DeviceChange.ADDRESS_LOST, DeviceChange.LINK_UP]
 
 
-class Failing:
-    """A socket whose receiving fails."""
+class Scripted:
+    """A socket that gives what the test says, piece by piece, and then has nothing more."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, *pieces: bytes | int) -> None:
+        self._pieces = list(pieces)
 
-    def recv(self, _: int) -> bytes:
-        raise broken(self._number)
+    def recv(self, _size: int, _flags: int = 0) -> bytes:
+        piece = self._pieces.pop(0) if self._pieces else errno.EAGAIN
+        if isinstance(piece, int):
+            raise broken(piece)
+        return piece
 
 
 def test_lost_notifications_are_told_and_the_link_is_looked_up_again(kernel):
     kernel.there = None
     monitor = kernel.monitor()
     kernel.there = link()
-    monitor._socket = Failing(errno.ENOBUFS)
+    monitor._socket = Scripted(errno.ENOBUFS)
     monitor._receive()
     monitor._socket = kernel.taken
     kernel.put.send(tell(RTM_DELADDR, bound("10.96.0.1")))
@@ -162,7 +169,7 @@ def test_lost_notifications_are_told_and_the_link_is_looked_up_again(kernel):
 
 def test_any_other_failure_ends_the_thread_with_its_reason(kernel):
     monitor = kernel.monitor()
-    monitor._socket = Failing(errno.ENOMEM)
+    monitor._socket = Scripted(errno.ENOMEM)
     with pytest.raises(KernelError, match="cannot watch network links: ENOMEM"):
         monitor._receive()
     monitor._socket = kernel.taken
@@ -208,8 +215,87 @@ def test_an_address_that_is_told_again_is_no_news(kernel):
 def test_after_lost_notifications_the_nodes_addresses_are_listed_again(kernel):
     monitor = kernel.monitor()
     kernel.bound = [bound("192.0.2.50", OTHER)]
-    monitor._socket = Failing(errno.ENOBUFS)
+    monitor._socket = Scripted(errno.ENOBUFS)
     monitor._receive()
     monitor._socket = kernel.taken
     monitor.close()
     assert kernel.hosts == [{addr("192.0.2.50")}]
+
+
+@pytest.mark.parametrize(
+    "kept, gone",
+    [
+        pytest.param(bound("10.0.0.5", OTHER, 24), bound("10.0.0.5", OTHER), id="of another prefix length"),
+        pytest.param(
+            with_peer("10.0.0.5", "10.0.0.6", OTHER), with_peer("10.0.0.5", "10.0.0.7", OTHER), id="to another peer"
+        ),
+    ],
+)
+def test_an_address_that_one_link_has_twice_stays_until_both_have_gone(kernel, kept, gone):
+    kernel.bound = [kept, gone]
+    kernel.play(tell(RTM_DELADDR, gone), tell(RTM_NEWADDR, bound("192.0.2.1", OTHER)), tell(RTM_DELADDR, kept))
+    assert kernel.hosts[-2:] == [{addr("10.0.0.5"), addr("192.0.2.1")}, {addr("192.0.2.1")}]
+
+
+def test_what_was_queued_before_notifications_were_lost_is_not_taken_for_news(kernel):
+    """The kernel drops on until the queue is empty, so the look comes after that, and older news must not follow it."""
+    monitor = kernel.monitor()
+    kernel.bound = [bound("192.0.2.50", OTHER)]
+    older = tell(RTM_DELADDR, bound("192.0.2.50", OTHER))
+    monitor._socket = Scripted(errno.ENOBUFS, older, errno.ENOBUFS, older)
+    monitor._receive()
+    assert monitor._socket._pieces == []
+    monitor._socket = kernel.taken
+    monitor.close()
+    assert kernel.hosts == [{addr("192.0.2.50")}]
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(errno.EINTR, id="links keep changing"), pytest.param(errno.ENOMEM, id="no memory")]
+)
+def test_a_look_that_fails_is_repeated_after_a_pause(kernel, number):
+    monitor = kernel.monitor()
+    kernel.bound = [bound("192.0.2.50", OTHER)]
+    kernel.refuse = [number] * 12
+    monitor._socket = Scripted(errno.ENOBUFS)
+    monitor._receive()
+    monitor._socket = kernel.taken
+    monitor.close()
+    assert [type(event) for event in kernel.events] == [DeviceChanged, HostAddresses]
+    assert kernel.refuse == []
+    assert kernel.hosts == [{addr("192.0.2.50")}]
+
+
+def test_a_monitor_that_cannot_look_keeps_its_view_and_can_be_stopped(kernel):
+    kernel.bound = [bound("192.0.2.50", OTHER)]
+    monitor = kernel.monitor()
+    kernel.refuse = [errno.EINTR] * 1000
+    monitor._socket = Scripted(errno.ENOBUFS)
+    monitor.stop()
+    monitor._receive()
+    assert monitor.host_addresses == {addr("192.0.2.50")}
+    monitor._socket = kernel.taken
+    monitor.run()
+    monitor.close()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(tell(RTM_NEWADDR, b"\x02"), id="a header cut off"),
+        pytest.param(tell(RTM_NEWLINK, b""), id="a link without a header"),
+        pytest.param(tell(RTM_NEWADDR, bound("192.0.2.50", OTHER)[:8]), id="an address message without one"),
+        pytest.param(tell(RTM_NEWADDR, b"\x07" + bound("192.0.2.50", OTHER)[1:]), id="an unknown family"),
+        pytest.param(
+            tell(RTM_NEWADDR, bound("192.0.2.50", OTHER)[:8] + attribute(IFA_LOCAL, b"\1\2")), id="two bytes of address"
+        ),
+    ],
+)
+def test_messages_that_make_no_sense_are_passed_over(kernel, odd):
+    assert kernel.play(odd) == []
+    assert kernel.hosts == []
+
+
+def test_a_message_that_was_cut_short_counts_as_lost(kernel):
+    kernel.bound = [bound("192.0.2.50", OTHER)]
+    assert kernel.play(tell(RTM_NEWLINK, link(OTHER))[:20]) == [(DeviceChange.EVENTS_LOST, None)]

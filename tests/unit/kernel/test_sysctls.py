@@ -39,6 +39,13 @@ def test_values_are_read_without_blanks_and_missing_names_are_left_out(root):
     assert sysctls.read() == {Kind.SYSCTL: {"net.ipv4.ip_forward": "0"}}
 
 
+def test_a_value_that_is_no_text_is_another_one_than_any_we_want(root):
+    (root / "net/ipv4/ip_forward").write_bytes(b"caf\xe9\n")
+    sysctls = ProcSysctls(["net.ipv4.ip_forward"], root)
+    assert sysctls.read() == {Kind.SYSCTL: {"net.ipv4.ip_forward": "caf\N{REPLACEMENT CHARACTER}"}}
+    assert sysctls.fingerprint()
+
+
 @pytest.mark.parametrize(
     "name,verb,number",
     [

@@ -20,7 +20,7 @@ from ipvsproxy.model.kernel_objects import (
     empty_state,
     format_key,
 )
-from ipvsproxy.model.names import set_name
+from ipvsproxy.model.names import ServiceName, set_name
 
 _TCP, _UDP, _SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP
 _ADDRESSES = (st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)).map(PackedAddr)

@@ -201,3 +201,11 @@ def test_rules_that_lead_into_a_chain_are_found_by_the_chain_they_stand_in():
     assert table.leading_to({"KUBE-A"}, ["INPUT"]) == ["-A INPUT -j KUBE-A"]
     assert table.leading_to({"KUBE-A"}, ["FOREIGN"]) == ["-A FOREIGN -j KUBE-A"]
     assert table.leading_to({"KUBE-B"}, ["INPUT", "FOREIGN"]) == []
+
+
+@pytest.mark.parametrize("inside", [":y", "-A NOPE x", "COMMIT", "*nat", 'said \\"so', ""])
+def test_a_foreign_comment_may_hold_line_breaks_and_whatever_looks_like_a_line(inside):
+    text = f'*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m comment --comment "a\n{inside}\nb" -j ACCEPT\nCOMMIT\n'
+    saved = parse_save(text)
+    assert set(saved) == {"filter"}
+    assert len(saved["filter"].lines["OUTPUT"]) == 1
