@@ -188,3 +188,6 @@ def sections(lines: Iterable[str]) -> dict[tuple[str, str], list[str]]:
         chain = line.split(maxsplit=2)[1] if table and line.startswith("-A ") else line
         found.setdefault((table, chain), []).append(line)
     return found
+
+
+RECORDINGS = tuple(Recording(path) for path in sorted(ROOT.iterdir()) if path.is_dir())

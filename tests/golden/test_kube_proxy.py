@@ -20,7 +20,7 @@ from tests.clusters import events
 from tests.golden.cases import FORMATS, Daemon
 from tests.golden.recording import (
     OURS,
-    ROOT,
+    RECORDINGS,
     THEIRS,
     Difference,
     Recording,
@@ -29,7 +29,6 @@ from tests.golden.recording import (
     sections,
 )
 
-RECORDINGS = tuple(Recording(path) for path in sorted(ROOT.iterdir()) if path.is_dir())
 ROWS = meant_differences()
 
 

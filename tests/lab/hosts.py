@@ -77,10 +77,10 @@ class Namespace:
         """Carry out commands of ip(8), all by one process."""
         self.run("ip", "-batch", "-", given="".join(f"{command}\n" for command in commands))
 
-    def socket(self, family: socket.AddressFamily, kind: socket.SocketKind) -> socket.socket:
+    def socket(self, family: socket.AddressFamily, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
         """A socket that belongs to this namespace wherever it is used."""
         with self.inside():
-            return socket.socket(family, kind)
+            return socket.socket(family, kind, protocol)
 
     def set_sysctl(self, name: str, value: str) -> None:
         """Write a setting; `name` with slashes. Raises OSError."""
@@ -112,11 +112,14 @@ def _back_afterwards() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """Where a cluster's addresses lie: prefixes of the pods on the node, one a family, and of the Services."""
+    """Where a cluster's addresses lie: prefixes, one a family, of the pods on the node and on the other one, of cluster
+    IPs, and of external and load-balancer IPs.
+    """
 
     pods: tuple[str, ...] = ("10.244.1.0/24", "2001:db8:244:1::/64")
     remote_pods: tuple[str, ...] = ("10.244.2.0/24", "2001:db8:244:2::/64")
     services: tuple[str, ...] = ("10.96.0.0/16", "2001:db8:96::/112")
+    external: tuple[str, ...] = ("203.0.113.0/24", "2001:db8:113::/64")
 
     def gateway(self, family: int) -> str:
         """The bridge's own address among the pods, with its prefix length: the last one that can be used."""
@@ -175,7 +178,7 @@ class Cluster:
         remote.ip(
             *(f"addr add {address} dev lo nodad" for address in pod_addresses),
             *_routes(self.networks.pods, NODE_ADDRESSES),
-            *_routes(self.networks.services, NODE_ADDRESSES),
+            *self._routes_to_services(),
         )
         self.node.ip(*_routes(self.networks.remote_pods, REMOTE_ADDRESSES))
         return remote
@@ -184,7 +187,7 @@ class Cluster:
         """A client that belongs to no cluster, whose way to the Services leads to the node."""
         outside = self._attach("outside", OUTSIDE_ADDRESSES)
         outside.ip(*(f"route add {prefix} dev eth0" for prefix in _UNDERLAY))
-        outside.ip(*_routes(self.networks.services, NODE_ADDRESSES))
+        outside.ip(*self._routes_to_services())
         self.node.ip(*(f"route add {address} dev eth0" for address in OUTSIDE_ADDRESSES))
         return outside
 
@@ -195,6 +198,10 @@ class Cluster:
     def _namespace(self, name: str) -> Namespace:
         self._hosts[name] = self._stack.enter_context(Namespace(name))
         return self._hosts[name]
+
+    def _routes_to_services(self) -> list[str]:
+        networks = self.networks
+        return [*_routes(networks.services, NODE_ADDRESSES), *_routes(networks.external, NODE_ADDRESSES)]
 
     def _make_node(self) -> None:
         """The bridge. Its traffic must pass the rules: the way back from a pod to a pod through a VIP is bridged."""

@@ -23,10 +23,11 @@ TIMEOUT_S = 10.0
 
 
 class Transport(Enum):
-    """The kind of socket."""
+    """The kind of socket and the protocol. Not every kernel has SCTP: OSError then."""
 
-    TCP = socket.SOCK_STREAM
-    UDP = socket.SOCK_DGRAM
+    TCP = (socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    UDP = (socket.SOCK_DGRAM, socket.IPPROTO_UDP)
+    SCTP = (socket.SOCK_STREAM, socket.IPPROTO_SCTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class Servers:
 
     def listen(self, host: Namespace, name: str, address: str, port: int, transport: Transport) -> None:
         """Answer as `name` at this address of `host`."""
-        opened = host.socket(_family(address), transport.value)
+        opened = host.socket(_family(address), *transport.value)
         self._listening.append((opened, name))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((address, port))
-        if transport is Transport.TCP:
+        if transport is not Transport.UDP:
             opened.listen(64)
 
     def start(self) -> None:
@@ -152,9 +153,11 @@ class Conversation:
     _socket: socket.socket = field(init=False)
 
     def __enter__(self) -> Self:
-        self._socket = self.host.socket(_family(self.address), self.transport.value)
+        self._socket = self.host.socket(_family(self.address), *self.transport.value)
         self._socket.settimeout(self.timeout_s)
         try:
+            if self.transport is Transport.SCTP:  # else it tells the server of all its addresses, past any NAT
+                self._socket.bind((_source(self.host, self.address), 0))
             self._socket.connect((self.address, self.port))
         except BaseException:
             self._socket.close()
@@ -179,6 +182,15 @@ class Conversation:
         if not received:
             raise ConnectionResetError("the stream ended")
         return _read(received)
+
+
+def _source(host: Namespace, address: str) -> str:
+    """The address that `host` would send from to this one."""
+    with host.socket(_family(address), *Transport.UDP.value) as probe:
+        probe.connect((address, 9))  # sends nothing
+        source = probe.getsockname()[0]
+    assert isinstance(source, str)  # in both families
+    return source
 
 
 def _read(line: bytes) -> Answer:

@@ -13,13 +13,9 @@ from tests.lab.hosts import Cluster, Namespace
 from tests.lab.proxies import Manifests
 from tests.lab.traffic import Servers, Transport
 from tests.vm.nodes import ProxyNode, proxy_on
+from tests.vm.places import A1, A2, A3, B1
 
-PODS = {
-    "a1": ("10.244.1.5", "2001:db8:244:1::5"),
-    "a2": ("10.244.1.6", "2001:db8:244:1::6"),
-    "a3": ("10.244.1.7", "2001:db8:244:1::7"),
-}
-REMOTE_POD = ("10.244.2.5", "2001:db8:244:2::5")
+PODS = {"a1": A1, "a2": A2, "a3": A3}
 PORTS = (8080, 8443, 8053)
 """What Svc of tests/clusters.py makes of ports 80, 443 and 53."""
 
@@ -34,12 +30,12 @@ def hosts() -> Iterator[Cluster]:
     """The node with pods a1, a2, a3, the pod b1 on another node, and a client outside."""
     with Cluster() as hosts, Servers() as servers:
         places = [(name, hosts.add_pod(name, *addresses), addresses) for name, addresses in PODS.items()]
-        places.append(("b1", hosts.add_remote(*REMOTE_POD), REMOTE_POD))
+        places.append(("b1", hosts.add_remote(*B1), B1))
         hosts.add_outside()
         for name, host, addresses in places:
             for address in addresses:
                 for port in PORTS:
-                    for transport in Transport:
+                    for transport in (Transport.TCP, Transport.UDP):
                         servers.listen(host, name, address, port, transport)
         servers.start()
         yield hosts

@@ -7,10 +7,12 @@ import io
 import json
 import re
 import shutil
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -26,12 +28,19 @@ from tests.lab.proxies import LOOK_AGAIN_S, LogLine, Manifests, Proxy, fork
 
 API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 LOCAL_PODS = ("10.244.1.", "2001:db8:244:1::")
-FLAGS = (
-    "--proxy-mode=ipvs",
-    f"--hostname-override={NODE_NAME}",
-    "--cluster-cidr=10.244.0.0/16,2001:db8:244::/56",
-    "--iptables-backend=legacy",
-)
+
+
+def flags_with(backend: str) -> tuple[str, ...]:
+    """The proxy's flags, with this flavour of iptables."""
+    return (
+        "--proxy-mode=ipvs",
+        f"--hostname-override={NODE_NAME}",
+        "--cluster-cidr=10.244.0.0/16,2001:db8:244::/56",
+        f"--iptables-backend={backend}",
+    )
+
+
+FLAGS = flags_with("legacy")
 IPTABLES_SAVE = {
     version: next((name for name in names if shutil.which(name)), names[-1])
     for version, names in (
@@ -104,10 +113,10 @@ def proxy_on(
         yield proxy
 
 
-def cleaned_up(host: Namespace, folder: Path) -> Proxy:
+def cleaned_up(host: Namespace, folder: Path, flags: Sequence[str] = FLAGS) -> Proxy:
     """`ipvsproxy --cleanup` after it has ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    with fork(host, [*FLAGS, "--cleanup"], folder / "cleanup.log") as proxy:
+    with fork(host, [*flags, "--cleanup"], folder / "cleanup.log") as proxy:
         proxy.wait()
         return proxy
 
@@ -129,6 +138,28 @@ def kernel_of(host: Namespace) -> Iterator[Kernel]:
             if hasattr(subsystem, "close"):
                 stack.callback(subsystem.close)
         yield kernel
+
+
+class AddressLog:
+    """Collects the kernel's notifications of addresses that are deleted while the `with` block runs."""
+
+    _GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR of include/uapi/linux/rtnetlink.h
+    _DELETED = 21  # RTM_DELADDR
+
+    def __init__(self, host: Namespace) -> None:
+        self._socket = host.socket(socket.AF_NETLINK, socket.SOCK_RAW)  # protocol 0 is NETLINK_ROUTE
+        self.deleted = 0
+
+    def __enter__(self) -> Self:
+        self._socket.bind((0, self._GROUPS))
+        self._socket.settimeout(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The kernel queues a notification before it acknowledges the change, so all of them are here."""
+        with self._socket, contextlib.suppress(BlockingIOError):
+            while True:
+                self.deleted += struct.unpack_from("=IH", self._socket.recv(65536))[1] == self._DELETED
 
 
 class CountingKernel:

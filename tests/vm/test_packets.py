@@ -9,29 +9,18 @@ import contextlib
 import os
 import socket
 import struct
-from typing import Self
 
 import pytest
 
 from tests.clusters import Svc
 from tests.lab.hosts import NODE_ADDRESSES, Namespace, version_of
 from tests.lab.traffic import Conversation, Transport, ask, serving
-from tests.vm.nodes import ProxyNode
+from tests.vm.nodes import AddressLog, ProxyNode
+from tests.vm.places import A1, A2, A3, B1, BRIDGE, every_family, every_transport, ready
 
 VIPS = ("10.96.0.20", "2001:db8:96::20")
 OTHER_VIPS = ("10.96.0.21", "2001:db8:96::21")
 BOTH = ((80, "TCP"), (80, "UDP"))
-A1 = ("10.244.1.5", "2001:db8:244:1::5")
-A2 = ("10.244.1.6", "2001:db8:244:1::6")
-A3 = ("10.244.1.7", "2001:db8:244:1::7")
-B1 = ("10.244.2.5", "2001:db8:244:2::5")
-BRIDGE = ("10.244.1.254", "2001:db8:244:1:ffff:ffff:ffff:fffe")
-
-
-def ready(*pods: tuple[str, str]) -> tuple[tuple[str, bool], ...]:
-    """Endpoints that are ready."""
-    return tuple((address, True) for pod in pods for address in pod)
-
 
 WEB = Svc("web", VIPS, BOTH, (*ready(A1, A2, B1), (A3[0], False), (A3[1], False)))
 EMPTY = Svc("empty", OTHER_VIPS, BOTH, ())
@@ -43,10 +32,6 @@ CLIENTS = [
     pytest.param("remote", id="another node"),
     pytest.param("outside", id="a client outside"),
 ]
-FAMILIES = [pytest.param(0, id="IPv4"), pytest.param(1, id="IPv6")]
-TRANSPORTS = [pytest.param(Transport.TCP, id="TCP"), pytest.param(Transport.UDP, id="UDP")]
-every_family = pytest.mark.parametrize("family", FAMILIES)
-every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 every_client = pytest.mark.parametrize("client", CLIENTS)
 
 
@@ -237,28 +222,6 @@ def test_a_service_that_comes_and_goes_leaves_its_neighbour_alone_k34(node: Prox
                 assert ask(client, VIPS[family], 80).server in {"a1", "a2", "b1"}
                 with contextlib.suppress(OSError), Conversation(client, OTHER_VIPS[family], 80, timeout_s=1) as talk:
                     assert talk.ask().server == "a2"  # OSError: not yet, or no longer
-
-
-class AddressLog:
-    """Collects the kernel's notifications of addresses that are deleted while the `with` block runs."""
-
-    _GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR of include/uapi/linux/rtnetlink.h
-    _DELETED = 21  # RTM_DELADDR
-
-    def __init__(self, host: Namespace) -> None:
-        self._socket = host.socket(socket.AF_NETLINK, socket.SOCK_RAW)  # protocol 0 is NETLINK_ROUTE
-        self.deleted = 0
-
-    def __enter__(self) -> Self:
-        self._socket.bind((0, self._GROUPS))
-        self._socket.settimeout(0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The kernel queues a notification before it acknowledges the change, so all of them are here."""
-        with self._socket, contextlib.suppress(BlockingIOError):
-            while True:
-                self.deleted += struct.unpack_from("=IH", self._socket.recv(65536))[1] == self._DELETED
 
 
 def ping(host: Namespace, address: str) -> bool:

@@ -1,0 +1,292 @@
+"""Real packets to every kind of frontend besides the cluster IP: node ports, load-balancer IPs, external IPs.
+
+One state of the cluster holds all of them, so most tests only ask. Addresses are those of tests/lab/hosts.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from tests.clusters import Svc
+from tests.lab.hosts import NODE_ADDRESSES, Cluster
+from tests.lab.proxies import LogLine
+from tests.lab.traffic import Transport, ask, serving
+from tests.vm.nodes import AddressLog, ProxyNode, bound, sets, virtual_servers
+from tests.vm.places import A1, A2, B1, BRIDGE, every_family, every_transport, ready
+
+
+class Way(NamedTuple):
+    """A way in: an address for each family, and a port."""
+
+    addresses: tuple[str, str]
+    port: int
+
+
+SCTP_CLUSTER_IP = Way(("10.96.0.30", "2001:db8:96::30"), 132)
+LOAD_BALANCER = Way(("203.0.113.10", "2001:db8:113::10"), 80)
+EXTERNAL_IP = Way(("203.0.113.11", "2001:db8:113::11"), 80)
+NODE_PORT = Way(NODE_ADDRESSES, 30080)
+SCTP_NODE_PORT = Way(NODE_ADDRESSES, 30132)
+PROXIED = ("203.0.113.12", "2001:db8:113::12")
+LATE = ("192.0.2.50", "2001:db8:1::50")
+"""An address that the node has not."""
+
+WEB = Svc(
+    "web",
+    ("10.96.0.20", "2001:db8:96::20"),
+    ((80, "TCP"), (80, "UDP"), (443, "TCP"), (53, "UDP")),
+    ready(A1, A2, B1),
+    node_ports=(30080, 30080, 30443, 30053),
+    external_ips=EXTERNAL_IP.addresses,
+    ingress=(*((ip, "VIP") for ip in LOAD_BALANCER.addresses), *((ip, "Proxy") for ip in PROXIED)),
+)
+SCTP = Svc("sctp", SCTP_CLUSTER_IP.addresses, ((132, "SCTP"),), ready(A1, A2, B1), node_ports=(30132,))
+EMPTY = Svc(
+    "empty",
+    ("10.96.0.21", "2001:db8:96::21"),
+    ((80, "TCP"), (80, "UDP")),
+    (),
+    node_ports=(30081, 30081),
+    ingress=(("203.0.113.20", "VIP"), ("2001:db8:113::20", "VIP")),
+)
+OWN = Svc("own", ("10.96.0.22", "2001:db8:96::22"), endpoints=ready(A1, A2, B1), external_ips=NODE_ADDRESSES)
+ALL = (WEB, SCTP, EMPTY, OWN)
+
+every_client = pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("a3", id="a pod"),
+        pytest.param("node", id="the node itself"),
+        pytest.param("remote", id="another node"),
+        pytest.param("outside", id="a client outside"),
+    ],
+)
+every_way = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(NODE_PORT, id="node port"),
+        pytest.param(LOAD_BALANCER, id="load-balancer IP"),
+        pytest.param(EXTERNAL_IP, id="external IP"),
+    ],
+)
+
+
+@pytest.fixture
+def served(node: ProxyNode) -> ProxyNode:
+    """The node with all the Services."""
+    node.sync(*ALL)
+    return node
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sshd(hosts: Cluster) -> Iterator[None]:
+    """The node listens on port 22 of all its addresses of both families."""
+    places = [(hosts.node, "sshd", "::", 22, transport) for transport in (Transport.TCP, Transport.UDP)]
+    with serving(*places):
+        yield
+
+
+@pytest.fixture(scope="module")
+def _sctp(hosts: Cluster) -> Iterator[None]:
+    """The endpoints of the SCTP Service answer."""
+    try:
+        hosts.node.socket(socket.AF_INET, *Transport.SCTP.value).close()
+    except OSError as error:
+        if error.errno != errno.EPROTONOSUPPORT:
+            raise
+        pytest.skip("this kernel has no SCTP sockets")
+    places = (("a1", hosts["a1"], A1), ("a2", hosts["a2"], A2), ("b1", hosts["remote"], B1))
+    with serving(*((host, name, address, 8132, Transport.SCTP) for name, host, pod in places for address in pod)):
+        yield
+
+
+def answers(
+    node: ProxyNode, client: str, way: Way, family: int, transport: Transport = Transport.TCP
+) -> dict[str, str]:
+    """Who answered three questions → the address that it saw the client at."""
+    told = (ask(node.hosts[client], way.addresses[family], way.port, transport) for _ in range(3))
+    return {answer.server: answer.client for answer in told}
+
+
+def assert_refused(node: ProxyNode, client: str, way: Way, family: int, transport: Transport = Transport.TCP) -> None:
+    """At once, not by silence."""
+    with pytest.raises(ConnectionRefusedError):
+        ask(node.hosts[client], way.addresses[family], way.port, transport)
+
+
+@every_way
+@every_family
+@every_transport
+@every_client
+def test_all_endpoints_answer_in_turn(served, client, way, transport, family):
+    assert set(answers(served, client, way, family, transport)) == {"a1", "a2", "b1"}
+
+
+@every_way
+@every_family
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("node", id="the node itself, not at the VIP that it takes for its source (K02)"),
+        pytest.param("outside", id="a client outside, so that the answer comes back through here"),
+    ],
+)
+def test_an_endpoint_on_another_node_sees_at_the_nodes_address(served, client, way, family):
+    assert answers(served, client, way, family)["b1"] == NODE_ADDRESSES[family]
+
+
+@every_way
+@every_family
+@every_transport
+def test_a_pod_reaches_itself_k03(served, way, transport, family):
+    assert answers(served, "a1", way, family, transport)["a1"] == BRIDGE[family]
+
+
+@pytest.mark.usefixtures("_sctp")
+@every_family
+@every_client
+@pytest.mark.parametrize("way", [SCTP_CLUSTER_IP, SCTP_NODE_PORT], ids=["cluster IP", "node port"])
+def test_all_endpoints_answer_in_turn_over_sctp_k30(served, client, way, family):
+    assert set(answers(served, client, way, family, Transport.SCTP)) == {"a1", "a2", "b1"}
+
+
+@every_family
+@every_transport
+def test_a_node_port_at_localhost_is_refused_k22(served, transport, family):
+    loopback = ("127.0.0.1", "::1")
+    assert_refused(served, "node", Way(loopback, NODE_PORT.port), family, transport)
+    assert not [line for line in virtual_servers(served.host) if " 127." in line or "[::1]" in line]
+
+
+@every_family
+@every_transport
+@pytest.mark.parametrize("client", ["a3", "node", "outside"])
+@pytest.mark.parametrize("way", [LOAD_BALANCER, EXTERNAL_IP], ids=["load-balancer IP", "external IP"])
+def test_a_port_of_the_node_is_closed_at_k31(served, client, way, transport, family):
+    assert_refused(served, client, way._replace(port=22), family, transport)
+
+
+@every_family
+@every_transport
+@pytest.mark.parametrize("client", ["a3", "node", "outside"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(Way(NODE_ADDRESSES, 30081), id="node port"),
+        pytest.param(Way(("203.0.113.20", "2001:db8:113::20"), 80), id="load-balancer IP"),
+    ],
+)
+def test_without_endpoints_it_refuses_at_once_k21(served, client, way, transport, family):
+    """IPVS drops what the node itself sends over UDP and says so: EPERM."""
+    refusal = PermissionError if (client, transport) == ("node", Transport.UDP) else ConnectionRefusedError
+    with pytest.raises(refusal):
+        ask(served.hosts[client], way.addresses[family], way.port, transport)
+
+
+@every_family
+@pytest.mark.parametrize(
+    "way, transport",
+    [
+        pytest.param(NODE_PORT._replace(port=30443), Transport.TCP, id="node port, the second of TCP"),
+        pytest.param(NODE_PORT._replace(port=30053), Transport.UDP, id="node port, the second of UDP"),
+        pytest.param(LOAD_BALANCER._replace(port=443), Transport.TCP, id="load-balancer IP, the second of TCP"),
+        pytest.param(LOAD_BALANCER._replace(port=53), Transport.UDP, id="load-balancer IP, the second of UDP"),
+        pytest.param(EXTERNAL_IP._replace(port=443), Transport.TCP, id="external IP, the second of TCP"),
+        pytest.param(EXTERNAL_IP._replace(port=53), Transport.UDP, id="external IP, the second of UDP"),
+    ],
+)
+def test_every_port_of_one_address_is_served_k19(served, way, transport, family):
+    assert set(answers(served, "outside", way, family, transport)) == {"a1", "a2", "b1"}
+
+
+@every_family
+def test_a_port_that_leaves_takes_neither_an_address_nor_another_port_away_k19(served, family):
+    fewer = msgspec.structs.replace(WEB, ports=WEB.ports[:2], node_ports=WEB.node_ports[:2])
+    with AddressLog(served.host) as addresses:
+        for _ in served.syncing(fewer, SCTP, EMPTY, OWN):
+            for way in (NODE_PORT, LOAD_BALANCER, EXTERNAL_IP):
+                assert ask(served.hosts["outside"], way.addresses[family], way.port)
+    assert addresses.deleted == 0
+    for way in (NODE_PORT._replace(port=30443), LOAD_BALANCER._replace(port=443), EXTERNAL_IP._replace(port=443)):
+        assert_refused(served, "outside", way, family)
+    assert ask(served.hosts["outside"], LOAD_BALANCER.addresses[family], 80, Transport.UDP)
+
+
+@every_family
+def test_an_address_of_the_node_serves_node_ports_from_its_notification_until_it_goes_k23_k30(served, family):
+    before = virtual_servers(served.host)
+    entry = f"add {('KUBE-', 'KUBE-6-')[family]}NODE-PORT-SCTP-HASH {LATE[family]},sctp:30132"
+    with address_on_eth0(served, LATE[family]) as line:
+        gained = set(virtual_servers(served.host)) - set(before)
+        own, late = (shown(address) for address in (NODE_ADDRESSES[family], LATE[family]))
+        assert gained == {text.replace(own, late) for text in before if f" {own}:30" in text}
+        assert set(before) < set(virtual_servers(served.host))
+        assert entry in sets(served.host)
+        assert line["operations"] == len(gained) + 1  # and the entry: nothing else was written
+        for transport in (Transport.TCP, Transport.UDP):
+            way = NODE_PORT._replace(addresses=LATE)
+            assert set(answers(served, "outside", way, family, transport)) == {"a1", "a2", "b1"}
+    assert virtual_servers(served.host) == before
+    assert entry not in sets(served.host)
+
+
+@every_family
+@every_client
+def test_an_external_ip_that_is_the_nodes_own_address_is_served_and_its_other_ports_stay_open_k32(
+    served, client, family
+):
+    own = Way(NODE_ADDRESSES, 80)
+    assert set(answers(served, client, own, family)) == {"a1", "a2", "b1"}
+    assert ask(served.hosts[client], own.addresses[family], 22).server == "sshd"
+
+
+def test_the_nodes_own_address_is_not_bound_k32(served):
+    assert not [address for address in bound(served.host) if address.startswith(NODE_ADDRESSES)]
+    assert not [line for line in sets(served.host) if "IPVS-IPS" in line and line.endswith(NODE_ADDRESSES)]
+
+
+@every_family
+def test_a_bound_address_that_the_node_gets_on_another_interface_is_let_go_for_as_long_k32(served, family):
+    address = EXTERNAL_IP.addresses[family]
+    prefix = f"{address}/{(32, 128)[family]}"
+    assert prefix in bound(served.host)
+    with address_on_eth0(served, address):
+        assert prefix not in bound(served.host)
+        assert set(answers(served, "outside", EXTERNAL_IP, family)) == {"a1", "a2", "b1"}
+        assert ask(served.hosts["outside"], address, 22).server == "sshd"
+    assert prefix in bound(served.host)
+    assert set(answers(served, "outside", EXTERNAL_IP, family)) == {"a1", "a2", "b1"}
+    assert_refused(served, "outside", EXTERNAL_IP._replace(port=22), family)
+
+
+def test_an_address_of_a_load_balancer_that_is_a_proxy_is_nowhere_in_the_kernel(served):
+    text = "\n".join([*virtual_servers(served.host), *bound(served.host), *sets(served.host)])
+    assert not [address for address in PROXIED if address in text]
+
+
+@contextlib.contextmanager
+def address_on_eth0(node: ProxyNode, address: str) -> Iterator[LogLine]:
+    """The node has the address as well in the `with` block; yields the log line of the one sync that it caused."""
+    where = f"{address}/{128 if ':' in address else 32} dev eth0"
+    node.proxy.mark()
+    node.host.ip(f"addr add {where} nodad")
+    try:
+        line = node.proxy.wait_for("sync_finished")
+        assert line["services"] == 0  # it was nothing else that happened
+        yield line
+    finally:
+        node.proxy.mark()
+        node.host.ip(f"addr del {where}")
+        node.proxy.wait_for("sync_finished")
+
+
+def shown(address: str) -> str:
+    """As ipvsadm shows it before a port."""
+    return f"[{address}]" if ":" in address else address
