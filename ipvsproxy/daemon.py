@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import queue
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -55,10 +57,14 @@ from ipvsproxy.sync.scheduler_probe import require_scheduler
 log = structlog.get_logger()
 
 _CLEANUP_S = 10.0
+_INSTANCE = "\0ipvsproxy"
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
 def run(config: ProxyConfig) -> int:
     """Serve until told to stop; the exit code. Raises IpvsproxyError for what makes serving impossible."""
+    inbox = QueueInbox()
+    _stop_on_signals(inbox)  # from here on SIGTERM is heard, if only when the start is through
     with _single_instance():
         modules.load(("ip_vs",))  # all others load by themselves when used
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
@@ -67,7 +73,6 @@ def run(config: ProxyConfig) -> int:
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
-        inbox = QueueInbox()
         sources = _sources(config, name, inbox)
         mode = _mode(config, families)
         tracker = Tracker(name, families, needs_node=mode.depends_on_node)
@@ -79,7 +84,6 @@ def run(config: ProxyConfig) -> int:
             *sources,
             _Worker("device", monitor.run, monitor.stop, inbox),
         )
-        _stop_on_signals(inbox)
         periods = Periods(config.min_sync_period_s, config.sync_period_s)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
         return _serve(runner, workers)
@@ -242,18 +246,34 @@ def _stop_on_signals(inbox: QueueInbox) -> None:
 
 @contextmanager
 def _single_instance() -> Iterator[None]:
-    """Hold a name that one process of a network namespace can have: an abstract Unix socket, gone with the process."""
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        held.bind("\0ipvsproxy")
-    except OSError as error:
-        held.close()
-        if error.errno != errno.EADDRINUSE:
-            raise KernelError("cannot tell whether another ipvsproxy runs", error.errno or 0) from error
-        raise AlreadyRunning(
-            "cannot start",
-            "another ipvsproxy runs in this network namespace",
-            "Stop it first (SIGTERM leaves its state)",
-        ) from error
-    with held:
+    """Hold a name that one process of a network namespace can have: an abstract Unix socket, gone with the process.
+
+    Any user may take that name, so a holder only counts if it runs as the same user.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
+        try:
+            held.bind(_INSTANCE)
+            held.listen(1)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise KernelError("cannot tell whether another ipvsproxy runs", error.errno or 0) from error
+            pid, uid = _holder()
+            if uid == os.geteuid():
+                raise AlreadyRunning(
+                    "cannot start",
+                    f"another ipvsproxy (process {pid}) runs in this network namespace",
+                    "Stop it first (SIGTERM leaves its state)",
+                ) from error
+            log.warning("instance_name_taken", process=pid, user=uid, effect="a second ipvsproxy would not be noticed")
         yield
+
+
+def _holder() -> tuple[int, int]:
+    """Process and user of whoever holds the name; -1 where it does not listen, which an ipvsproxy does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(_INSTANCE)
+        except OSError:
+            return -1, -1
+        pid, uid, _ = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return pid, uid

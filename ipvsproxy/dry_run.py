@@ -41,7 +41,11 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
     for name in changes.services:
         service, slices = tracker.view(name)
         desired.replace(name, mode.plan(service, slices, host) if service else None)
-    return desired.state(), changes.notes
+    contested = (
+        Note(f"Service {other}", f"{key!s} is served for {holder}, which is older", "Give it another address or port")
+        for (_, key), holder, other in desired.contested(desired)
+    )
+    return desired.state(), (*changes.notes, *contested)
 
 
 def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:

@@ -46,4 +46,19 @@ class AlreadyRunning(IpvsproxyError):  # noqa: N818 - as above
 def describe_errno(number: int) -> str:
     """`ENOENT (No such file or directory)`; ipset's own codes, which start at 4096, by number."""
     name = errno.errorcode.get(number)
-    return f"{name} ({os.strerror(number)})" if name else f"error {number}"
+    if name:
+        return f"{name} ({os.strerror(number)})"
+    return _IPSET_ERRORS.get(number, f"error {number}")
+
+
+# include/uapi/linux/netfilter/ipset/ip_set.h, and the hash types' own from 4352 up
+_IPSET_ERRORS = {
+    4097: "IPSET_ERR_PROTOCOL (the entry does not fit the set's type)",
+    4098: "IPSET_ERR_FIND_TYPE (the kernel does not have this type of set)",
+    4099: "IPSET_ERR_MAX_SETS (no more sets can be made)",
+    4100: "IPSET_ERR_BUSY (a rule or another set uses it)",
+    4103: "IPSET_ERR_EXIST (it is there already)",
+    4109: "IPSET_ERR_IPADDR_IPV4 (the set holds IPv4 addresses)",
+    4110: "IPSET_ERR_IPADDR_IPV6 (the set holds IPv6 addresses)",
+    4352: "IPSET_ERR_HASH_FULL (the set is full)",
+}

@@ -8,7 +8,9 @@ out in the same form, so that a log of JSON lines holds nothing else.
 
 from __future__ import annotations
 
+import io
 import logging
+import select
 import threading
 from contextlib import suppress
 from typing import TextIO
@@ -19,13 +21,15 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from ipvsproxy.config.types import LogFormat
 
 _DEBUG_VERBOSITY = 2
+_LINE_BYTES = 4000  # below PIPE_BUF, also with some characters of several bytes
 
 
-def configure(log_format: LogFormat, verbosity: int, stream: TextIO, *, cache: bool = True) -> None:
-    """Write log lines to `stream`; text where it is a terminal and no format is asked for.
+def configure(log_format: LogFormat, verbosity: int, stream: TextIO | None, *, cache: bool = True) -> None:
+    """Write log lines to `stream`, if there is one; text where it is a terminal and no format is asked for.
 
     Verbosity 0 and 1 log info and above, 2 and more debug too. Without `cache` a later call changes loggers in use.
     """
+    stream = stream or io.StringIO()  # the program was started with its standard error closed
     level = logging.DEBUG if verbosity >= _DEBUG_VERBOSITY else logging.INFO
     structlog.configure(
         processors=[
@@ -65,7 +69,7 @@ class LibraryHandler(logging.Handler):
 
 
 class _LineLogger:
-    """Writes whole lines. A reader that went away, or a full disk, must not stop traffic: the line is lost."""
+    """Writes whole lines; loses them where a reader is gone or does not read, for that must not stop traffic."""
 
     def __init__(self, stream: TextIO, lock: threading.Lock) -> None:
         self._stream = stream
@@ -73,10 +77,22 @@ class _LineLogger:
 
     def msg(self, line: str) -> None:
         with self._lock, suppress(OSError, ValueError):
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            if _takes_a_line(self._stream):
+                self._stream.write(line[:_LINE_BYTES] + "\n")
+                self._stream.flush()
 
     debug = info = warning = error = critical = msg
+
+
+def _takes_a_line(stream: TextIO) -> bool:
+    """Whether a line can be written without waiting; a pipe that polls as writable has room for PIPE_BUF bytes."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # not a file of the system
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return any(event & (select.POLLOUT | select.POLLERR) for _, event in poll.poll(0))
 
 
 class _LineLoggerFactory:

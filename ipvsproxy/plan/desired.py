@@ -7,18 +7,19 @@ came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from ipvsproxy.model.kernel_objects import ObjectId, Settings, State, empty_state
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, empty_state
 from ipvsproxy.model.names import ServiceName
 
+_UNKNOWN_AGE = "~"  # sorts behind every time
 FIXED = ServiceName("", "")  # the owner of sets, rules, sysctls and the link
 
 
 class OwnerPlan(msgspec.Struct, frozen=True):
-    """All objects that one owner wants. `created` is RFC 3339 text; empty sorts first."""
+    """All objects that one owner wants. `created` is RFC 3339 text, empty where it is not known."""
 
     owner: ServiceName
     created: str
@@ -26,8 +27,8 @@ class OwnerPlan(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
-        """Smaller wins where two owners want one object."""
-        return self.created, self.owner
+        """Smaller wins where two owners want one object; who does not tell its age is the youngest."""
+        return self.created or _UNKNOWN_AGE, self.owner
 
 
 class Desired:
@@ -74,6 +75,15 @@ class Desired:
     def __iter__(self) -> Iterator[ObjectId]:
         """Every wanted object."""
         return iter(self._holders)
+
+    def contested(self, refs: Iterable[ObjectId]) -> Iterator[tuple[ObjectId, ServiceName, ServiceName]]:
+        """(virtual server, who has it, who wants it too) for those of `refs` that several owners want."""
+        for ref in refs:
+            holders = self._holders.get(ref, ())
+            if ref[0] is Kind.VIRTUAL_SERVER and len(holders) > 1:
+                first, *others = sorted(holders, key=lambda owner: self._plans[owner].rank)
+                for other in others:
+                    yield ref, first, other
 
     def clear(self) -> None:
         """Nobody wants anything."""

@@ -97,8 +97,9 @@ def must_stand(operation: Operation, is_bound: IsBound) -> tuple[ObjectId, ...]:
         case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) if operation.verb is Verb.ADD:
             # On one of the node's own addresses it serves at once, and its traffic must be masqueraded.
             return () if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))),)
-        case Kind.ACCEPT_ENTRY, SetEntry() as entry if is_bound(entry.address):
-            return ((Kind.VIRTUAL_SERVER, accepted_by(entry)),)
+        case kind, SetEntry() as entry:
+            opens = kind is Kind.ACCEPT_ENTRY and is_bound(entry.address)
+            return ((Kind.SET, entry.set_name), *(((Kind.VIRTUAL_SERVER, accepted_by(entry)),) if opens else ()))
         case Kind.ADDRESS, bytes() as address:
             return _under_an_address(PackedAddr(address))
         case _:

@@ -118,10 +118,10 @@ class Applier:
         return address in self._mirror.applied[Kind.ADDRESS] or self._desired.get(ref) is not None
 
     def _stands(self, ref: ObjectId) -> bool:
-        """Whether it is there; rules only count in the form wanted now."""
+        """Whether it is there; rules and sets only count in the form wanted now."""
         kind, key = ref
         found = self._mirror.applied[kind].get(key)
-        return found is not None and (kind is not Kind.RULES or found == self._desired.get(ref))
+        return found is not None and (kind not in {Kind.RULES, Kind.SET} or found == self._desired.get(ref))
 
     def _refuse(self, operation: Operation, number: int) -> None:
         """Put the object on the retry list; said once, then counted."""

@@ -127,6 +127,8 @@ class Reconciler:
             touched += self._first_plan(changes.services)
         else:
             touched += self._plan(changes.services)
+        for (_, key), holder, other in self._desired.contested(dict.fromkeys(touched)):
+            log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
         self._applier.apply([*touched, *self._applier.due()])
         return self._result(len(changes.services))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 import threading
 import time
@@ -126,3 +127,18 @@ def test_what_a_library_logs_has_the_same_form():
     assert (event["level"], event["event"]) == ("warning", "library_message")
     assert (event["logger"], event["message"]) == ("urllib3", "retry 2")
     assert "OSError: gone" in event["exception"]
+
+
+def test_a_reader_that_does_not_read_stops_nobody():
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb") as reader:
+        log.configure(LogFormat.JSON, 0, stream, cache=False)
+        for number in range(2000):
+            structlog.get_logger().info("line", number=number, padding="x" * 100)
+        first = reader.read1(100)
+    assert first.startswith(b'{"timestamp"')
+
+
+def test_a_closed_standard_error_is_no_reason_to_stop():
+    log.configure(LogFormat.AUTO, 0, None, cache=False)
+    structlog.get_logger().info("line")

@@ -58,3 +58,13 @@ def test_a_service_made_anew_gives_way_to_one_that_is_older_now():
     touched = desired.replace(A, owner("a", {SERVER: VirtualServer("rr")}, created="2026-03-01T00:00:00Z"))
     assert touched == [SERVER]
     assert desired.get(SERVER) == VirtualServer("lc")
+
+
+def test_a_service_that_does_not_tell_its_age_is_the_youngest():
+    known = owner("z", {SERVER: VirtualServer("rr")}, created="2026-01-01T00:00:00Z")
+    unknown = owner("a", {SERVER: VirtualServer("lc")}, created="")
+    desired = Desired()
+    for plan in (unknown, known):
+        desired.replace(plan.owner, plan)
+    assert desired.get(SERVER) == VirtualServer("rr")
+    assert list(desired.contested([SERVER, ADDRESS])) == [(SERVER, known.owner, unknown.owner)]

@@ -78,7 +78,10 @@ def test_a_phase_holds_one_kind_and_one_verb():
 
 
 def test_an_accept_entry_needs_its_virtual_server():
-    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY), bound) == ((Kind.VIRTUAL_SERVER, KEY),)
+    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY), bound) == (
+        (Kind.SET, ENTRY.set_name),
+        (Kind.VIRTUAL_SERVER, KEY),
+    )
 
 
 def test_an_address_needs_link_rules_and_its_closing_entry():
