@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -196,7 +197,7 @@ def test_a_second_daemon_in_the_same_network_namespace_refuses_to_start(empty_ho
         first.wait_for("sync_finished")
         with proxy_on(empty_host, tmp_path / "second") as second:
             assert second.wait() == ExitCode.ALREADY_RUNNING
-        assert "another ipvsproxy runs in this network namespace" in second.text()
+        assert re.search(r"another ipvsproxy \(process \d+\) runs in this network namespace", second.text())
         assert first.exit_code is None
 
 
