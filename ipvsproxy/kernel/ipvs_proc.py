@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from ipvsproxy.errors import KernelError
@@ -42,7 +41,7 @@ _IPV6_ENDPOINT, _IPV6_TAIL = slice(5, 51), slice(57, 72)
 def survey(path: Path = PROC_NET_IP_VS) -> dict[VirtualServerKey, SurveyedServer]:
     """Every virtual server that `read` tells. Raises KernelError where the file cannot be read or understood."""
     try:
-        lines = path.read_text("ascii", "replace").removesuffix("\n").split("\n")
+        lines = path.read_bytes().decode("ascii", "replace").removesuffix("\n").split("\n")
     except OSError as error:
         raise KernelError(f"cannot read {path}", error.errno or errno.EIO) from error
     try:
@@ -57,6 +56,7 @@ def _parse(lines: Iterable[str]) -> dict[VirtualServerKey, SurveyedServer]:
     scheduler, is_persistent = "", False
     takes_ipv6: bool | None = None  # neither family's real servers, where the virtual server is left out
     records: list[str] = []
+    tails = _Tails()
     for line in lines:
         if line[0] == " ":
             # Ten thousand lines come by here: by columns a line costs half of what splitting it would.
@@ -64,9 +64,9 @@ def _parse(lines: Iterable[str]) -> dict[VirtualServerKey, SurveyedServer]:
             if is_ipv6 is not takes_ipv6:
                 continue
             if not is_ipv6:
-                records.append(line[_IPV4_ENDPOINT] + _tail(line[_IPV4_TAIL]))
+                records.append(line[_IPV4_ENDPOINT] + tails[line[_IPV4_TAIL]])
             else:
-                records.append(line[_IPV6_ENDPOINT] + _tail(line[_IPV6_TAIL]))
+                records.append(line[_IPV6_ENDPOINT] + tails[line[_IPV6_TAIL]])
             continue
         if key is not None:
             found[key] = SurveyedServer(scheduler, is_persistent, _join(records))
@@ -77,6 +77,18 @@ def _parse(lines: Iterable[str]) -> dict[VirtualServerKey, SurveyedServer]:
     if key is not None:
         found[key] = SurveyedServer(scheduler, is_persistent, _join(records))
     return found
+
+
+class _Tails(dict[str, str]):
+    """The columns of forwarding method and weight → how a record ends, in hexadecimal. Nearly all lines end alike.
+
+    A weight of eight digits has lost its last ones: it is beyond what a record holds in any case.
+    """
+
+    def __missing__(self, columns: str) -> str:
+        method, weight = columns.split()
+        tail = self[columns] = f"{min(int(weight), 0xFFFF):04X}{_METHODS[method]:02X}"
+        return tail
 
 
 def _key(words: list[str]) -> VirtualServerKey:
@@ -92,16 +104,6 @@ def _join(records: list[str]) -> bytes:
     return bytes.fromhex(_digits("".join(sorted(records))))
 
 
-@lru_cache(maxsize=256)  # nearly all real servers end alike
-def _tail(columns: str) -> str:
-    """Weight and forwarding method as a record ends, in hexadecimal.
-
-    A weight of eight digits loses its last ones before: it is beyond what a record holds in any case.
-    """
-    method, weight = columns.split()
-    return f"{min(max(int(weight), 0), 0xFFFF):04X}{_METHODS[method]:02X}"
-
-
 def _digits(text: str) -> str:
-    """`0A600014:0050` or `[fd00:0000:…:0001]:0050` without its punctuation."""
-    return text.replace(":", "").replace("[", "").replace("]", "")
+    """`0A600014:0050` or `[fd00:0000:…:0001]:0050` with blanks for its punctuation, which `fromhex` passes over."""
+    return text.replace(":", " ").replace("[", " ").replace("]", " ")

@@ -62,7 +62,7 @@ class IpvsTable(msgspec.Struct, frozen=True):
     virtual_servers: tuple[ObservedVirtualServer, ...] = ()
 
 
-class SurveyedServer(msgspec.Struct, frozen=True):
+class SurveyedServer(msgspec.Struct, frozen=True, gc=False):
     """What a cheap look tells of one virtual server; `servers` packed as in model/real_servers.py."""
 
     scheduler: str
