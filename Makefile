@@ -11,7 +11,7 @@ RUN ?= ipvsadm -Ln
 OUT ?= build/shell
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint test test-long golden-update format vm lock clean
+.PHONY: help setup demo check lint test test-long bench golden-update format vm lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,11 @@ lint: setup ## format, lint, types and layers
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
 	@$(PY) tests/lab/stages.py pure kube api vm
 
-test-long: lint ## all of test and what takes long: soak, large sizes, the real kube-proxy
-	@$(PY) tests/lab/stages.py pure kube api vm long
+test-long: lint ## all of test, and the figures of docs/performance.md counted anew
+	@$(PY) tests/lab/stages.py pure kube api vm figures
+
+bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
+	@$(PY) tests/lab/bench.py
 
 golden-update: setup ## rewrite the golden files from what the planner says now; review the diff
 	@$(PY) -m pytest tests/golden --golden-update
