@@ -161,12 +161,12 @@ _RECORDS = AttributeReader(
 
 def decode_family_id(body: bytes) -> int:
     """The message type that the kernel has given to a generic netlink family. Raises KernelError without one."""
-    return _number(body, CtrlAttrList, "FAMILY_ID")
+    return _number(body, CtrlAttrList, "FAMILY_ID", 2)
 
 
 def decode_info(body: bytes) -> tuple[int, int]:
     """The version word and the size of the connection table. Raises KernelError where they are missing."""
-    return _number(body, IpvsInfoAttrList, "VERSION"), _number(body, IpvsInfoAttrList, "CONN_TAB_SIZE")
+    return _number(body, IpvsInfoAttrList, "VERSION", 4), _number(body, IpvsInfoAttrList, "CONN_TAB_SIZE", 4)
 
 
 def decode_service(body: bytes) -> ObservedVirtualServer:
@@ -216,10 +216,12 @@ def decode_record(body: bytes, family: Family) -> bytes | None:
     return real_servers.from_wire(_unpad(address, family), port, max(weight, 0), method & _METHODS)
 
 
-def _number(body: bytes, table: type[AttrListPacker], name: str) -> int:
+def _number(body: bytes, table: type[AttrListPacker], name: str, size: int) -> int:
     found = read_attributes(body, _GENL_HEADER_BYTES).get(attribute_number(table, name))
     if found is None:
         raise _not_understood(f"an answer without {name}")
+    if len(found) != size:
+        raise _not_understood(f"{name} of {len(found)} bytes")
     return int.from_bytes(found, byteorder)
 
 

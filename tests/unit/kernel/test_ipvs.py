@@ -273,6 +273,16 @@ def test_no_bytes_of_an_answer_raise_anything_but_a_kernel_error(data):
             ask(ipvs_of(respond))
 
 
+def test_a_family_number_of_another_size_is_not_understood():
+    sized = struct.pack("=4xHH8s", 12, 1, bytes(range(8)))  # would be no message type
+
+    def respond(batch: list[Sent]) -> Iterable[bytes]:
+        return [message(CONTROLLER, sent.sequence, sized) for sent in batch]
+
+    with pytest.raises(KernelError, match="FAMILY_ID of 8 bytes"):
+        ipvs_of(respond).read()
+
+
 # What the machine lacks
 
 
