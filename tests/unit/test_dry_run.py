@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from ipvsproxy.config.types import PlanFormat
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.status import wanted
 from tests.golden.cases import CASES
+from tests.nobody import as_nobody
 
 FLAGS = ("--hostname-override=n1", "--cluster-cidr=10.244.0.0/16")
 
@@ -232,19 +231,6 @@ def test_a_named_pipe_is_one_note_and_does_not_hang(tmp_path):
     lines, (note,) = plan(folder)
     assert lines["addresses"] == ["10.96.0.20/32"]
     assert "not a regular file" in note
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Without root's right to read everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_a_file_without_permission_is_one_note():

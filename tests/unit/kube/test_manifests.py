@@ -6,7 +6,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from ipvsproxy.kube.manifest_files import MAX_FILE_BYTES, _NotAFileError, _read_
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.model.api_objects import EndpointSlice, Service
 from ipvsproxy.model.notes import Note
+from tests.nobody import as_nobody
 
 LISTED = [Listed("Service"), Listed("EndpointSlice"), Listed("Node")]
 FAR_FUTURE_NS = 4_000_000_000_000_000_000  # every file has settled by then
@@ -338,19 +338,6 @@ def test_a_file_that_becomes_unreadable_stays_in_force_and_comes_back(folder, so
     events = source.load()
     assert cluster_ip(events, "web") == "10.96.0.11"
     assert notes(events) == []
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may read everything: be somebody who may not."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.fixture
