@@ -160,7 +160,7 @@ def _served_families(kernel: Kernel) -> frozenset[Family]:
         raise Unsupported(
             "cannot serve any address family",
             errno.EAFNOSUPPORT,
-            "Load iptable_nat and iptable_filter (IPv6: ip6table_…) on the node, and run with NET_ADMIN and NET_RAW",
+            "Load iptable_filter, iptable_mangle, iptable_nat (IPv6: ip6table_…); run with NET_ADMIN and NET_RAW",
             why="neither iptables nor ip6tables works here",
         )
     for family in Family:

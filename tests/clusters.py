@@ -26,6 +26,7 @@ class Svc(msgspec.Struct, frozen=True):
     """A Service of namespace default with its endpoints, all behind every port: (address, ready).
 
     `node_ports`: one for each of `ports`, 0 for none. `ingress`: the load balancer's addresses with their ipMode.
+    `local`: all endpoints are on our node; `here`: those that are where not all are.
     """
 
     name: str
@@ -39,6 +40,11 @@ class Svc(msgspec.Struct, frozen=True):
     node_ports: tuple[int, ...] = ()
     external_ips: tuple[str, ...] = ()
     ingress: tuple[tuple[str, str], ...] = ()
+    here: tuple[str, ...] = ()
+    internal_policy: str = "Cluster"
+    external_policy: str = "Cluster"
+    source_ranges: tuple[str, ...] = ()
+    health_port: int = 0
 
     @property
     def type_name(self) -> str:
@@ -75,6 +81,10 @@ def _service(service: Svc) -> api.Service:
                 for (n, proto), node_port in zip_longest(service.ports, service.node_ports)
             ),
             external_ips=service.external_ips or None,
+            internal_traffic_policy=service.internal_policy,
+            external_traffic_policy=service.external_policy,
+            load_balancer_source_ranges=service.source_ranges or None,
+            health_check_node_port=service.health_port or None,
             session_affinity="ClientIP" if service.affinity_s else "None",
             session_affinity_config=api.SessionAffinityConfig(api.ClientIPConfig(service.affinity_s))
             if service.affinity_s
@@ -96,7 +106,7 @@ def _slice(service: Svc, name: str, family: Family, endpoints: Iterable[tuple[st
             api.Endpoint(
                 addresses=(address,),
                 conditions=api.EndpointConditions(ready=ready, serving=ready, terminating=False),
-                node_name=NODE if service.local else None,
+                node_name=NODE if service.local or address in service.here else None,
             )
             for address, ready in endpoints
         ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ipvsproxy.kernel.fake import FakeKernel
-from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, VirtualServerKey
+from ipvsproxy.model.names import set_name
+from tests.builders import addr
 
 
 def let_through(state: State) -> set[VirtualServerKey]:
@@ -49,6 +51,32 @@ def served(state: State, host: Collection[PackedAddr] = ()) -> set[VirtualServer
     }
 
 
+SOURCES = tuple(addr(text) for text in ("198.51.100.7", "198.51.100.8", "10.1.2.3", "2001:db8:5::1", "2001:db8:6::1"))
+"""Clients at which source ranges are tried out."""
+
+
+def admitted(state: State, key: VirtualServerKey) -> frozenset[bytes]:
+    """Those of SOURCES that the rules on source ranges let in to (protocol, address, port)."""
+    family = family_of(key.address)
+    guard = SetEntry(set_name("KUBE-LOAD-BALANCER-FW", family), key.address, key.protocol, key.port)
+    clients = frozenset(source for source in SOURCES if family_of(source) is family)
+    if guard not in state[Kind.GUARD_ENTRY]:
+        return clients
+    name = set_name("KUBE-LOAD-BALANCER-SOURCE-CIDR", family)
+    ranges = [
+        Cidr(PackedAddr(entry.second), entry.prefix_len)
+        for entry in state[Kind.SUPPORT_ENTRY]
+        if isinstance(entry, SetEntry) and entry.set_name == name
+        if (entry.address, entry.protocol, entry.port) == (key.address, key.protocol, key.port)
+    ]
+    return frozenset(client for client in clients if any(client in cidr for cidr in ranges))
+
+
+def let_in(state: State, host: Collection[PackedAddr]) -> set[tuple[VirtualServerKey, bytes]]:
+    """Each served (protocol, address, port) with each client that is let in."""
+    return {(key, client) for key in served(state, host) for client in admitted(state, key)}
+
+
 class Witness:
     """Looks at the fake kernel after every single message; K31 is checked at once, K34 by `check` at the end.
 
@@ -61,6 +89,8 @@ class Witness:
         self.faults_at_start = open_without_server(fake.state)
         self.before = served(fake.state, host)
         self.moments: list[set[VirtualServerKey]] = []
+        self.let_in_before = let_in(fake.state, host)
+        self.let_in: list[set[tuple[VirtualServerKey, bytes]]] = []
         fake.after_message = self.look
 
     def look(self) -> None:
@@ -68,8 +98,15 @@ class Witness:
         state = self.fake.state
         assert open_without_server(state) <= self.faults_at_start
         self.moments.append(served(state, self.host))
+        self.let_in.append(let_in(state, self.host))
 
     def check(self) -> None:
         """What was served before and is served now was served at every moment."""
         throughout = self.before & served(self.fake.state, self.host)
         assert all(throughout <= moment for moment in self.moments)
+
+    def check_sources(self) -> None:
+        """Nobody was let in for a moment who is not before or after, nor kept out who is both times (K36)."""
+        before, after = self.let_in_before, let_in(self.fake.state, self.host)
+        for moment in self.let_in:
+            assert before & after <= moment <= before | after

@@ -13,28 +13,42 @@ from ipvsproxy.errors import ConfigError
 from ipvsproxy.model import api_objects
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.names import LABEL_ZONE
 from ipvsproxy.model.notes import Note, gather
 
 _TYPES_IN_ORDER = ("InternalIP", "ExternalIP")
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """The node as the planner sees it. `addresses`: InternalIP, then ExternalIP, each in the status' order."""
+    """The node as the planner sees it. `addresses`: InternalIP, then ExternalIP, each in the status' order.
+
+    `zone` is the value of its label topology.kubernetes.io/zone, empty where it has none.
+    """
 
     name: str
     addresses: tuple[PackedAddr, ...] = ()
     pod_cidrs: tuple[Cidr, ...] = ()
+    zone: str = ""
 
-    def primary_ip(self, family: Family) -> PackedAddr | None:
-        """The node IP of this family: the first one, None where it has none."""
-        return next((addr for addr in self.addresses if family_of(addr) is family), None)
+    @property
+    def primary_ips(self) -> tuple[PackedAddr, ...]:
+        """The node IPs: the first address of each family that it has."""
+        first = {family_of(addr): addr for addr in reversed(self.addresses)}
+        return tuple(first[family] for family in Family if family in first)
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The node's own addresses: those of its interfaces but kube-ipvs0, and of these the ones that serve node ports."""
+    """Where we are, as far as plans of Services depend on it.
+
+    `addresses`: those of the node's interfaces but kube-ipvs0; `node_port_addresses`: of these the ones that serve node
+    ports; `node_ips`: the Node object's first of each family; `zone`: our node's; `elsewhere`: other Nodes' addresses.
+    """
 
     addresses: frozenset[PackedAddr] = frozenset()
     node_port_addresses: tuple[PackedAddr, ...] = ()
+    node_ips: tuple[PackedAddr, ...] = ()
+    zone: str = ""
+    elsewhere: frozenset[PackedAddr] = frozenset()
 
 
 def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
@@ -46,6 +60,7 @@ def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
         name=node.metadata.name,
         addresses=tuple(dict.fromkeys(addr for text in ordered if (addr := _address(text, faults)))),
         pod_cidrs=tuple(dict.fromkeys(cidr for text in _pod_cidrs(node.spec) if (cidr := _cidr(text, faults)))),
+        zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
     )
     return view, gather(f"Node {node.metadata.name}", faults, "Correct the Node, or give --node-addresses")
 

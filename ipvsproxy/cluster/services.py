@@ -37,7 +37,8 @@ class ServiceView(msgspec.Struct, frozen=True):
     """A Service that has a cluster IP of a served family. Addresses are of the families of `cluster_ips` only.
 
     `created` is the API's time stamp (RFC 3339, sorts as text), empty where unknown. `affinity_s` is in seconds, 0
-    without affinity. No `source_ranges` of a family means that all its sources may use the load-balancer IPs.
+    without affinity. In the families of `restricted` only `source_ranges` may use the load-balancer IPs: nobody where
+    there is none.
     """
 
     name: ServiceName
@@ -47,6 +48,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     affinity_s: int = 0
     external_ips: tuple[PackedAddr, ...] = ()
     load_balancer_ips: tuple[PackedAddr, ...] = ()
+    restricted: tuple[Family, ...] = ()
     source_ranges: tuple[Cidr, ...] = ()
     external_policy_local: bool = False
     internal_policy_local: bool = False
@@ -80,6 +82,7 @@ def _view(
         return None
     own_families = {family_of(ip) for ip in cluster_ips}
     external_local = _external_policy_local(spec, faults)
+    restricted, source_ranges = _source_ranges(spec, own_families, faults)
     return ServiceView(
         name=name,
         created=service.metadata.creation_timestamp or "",
@@ -88,7 +91,8 @@ def _view(
         affinity_s=_affinity_s(spec, faults),
         external_ips=_addresses(spec.external_ips or (), "spec.externalIPs", own_families, faults),
         load_balancer_ips=_load_balancer_ips(service.status, own_families, faults),
-        source_ranges=_source_ranges(spec, own_families, faults),
+        restricted=restricted,
+        source_ranges=source_ranges,
         external_policy_local=external_local,
         internal_policy_local=_is_local(spec.internal_traffic_policy, "spec.internalTrafficPolicy", faults),
         health_check_node_port=_health_check_node_port(spec, faults) if external_local else 0,
@@ -218,18 +222,26 @@ def _load_balancer_ips(
     return _addresses(texts, "status.loadBalancer.ingress", families, faults)
 
 
-def _source_ranges(spec: api_objects.ServiceSpec, families: Collection[Family], faults: list[str]) -> tuple[Cidr, ...]:
-    """The ranges of `families`; a range of length 0 allows all of its family, so that family's ranges are dropped."""
+def _source_ranges(
+    spec: api_objects.ServiceSpec, families: Collection[Family], faults: list[str]
+) -> tuple[tuple[Family, ...], tuple[Cidr, ...]]:
+    """The families of `families` in which only the ranges are let in, and their ranges.
+
+    A range of length 0 lets all of its family in. A list that says something closes what it does not name: ranges of
+    one family close the other, and one of bad ranges closes both. differs: kube-proxy leaves these open.
+    """
     found: dict[Cidr, None] = {}
+    says_something = False
     for index, text in enumerate(spec.load_balancer_source_ranges or ()):
         cidr = parse_cidr(text.strip())
+        says_something |= bool(text.strip())
         if cidr is not None:
             found[cidr] = None
-        elif text.strip():
+        else:
             faults.append(f'spec.loadBalancerSourceRanges[{index}]: "{text}" is not a CIDR')
     open_families = {family_of(cidr.network) for cidr in found if cidr.prefix_len == 0}
-    kept = set(families) - open_families
-    return tuple(cidr for cidr in found if family_of(cidr.network) in kept)
+    restricted = tuple(family for family in Family if says_something and family in set(families) - open_families)
+    return restricted, tuple(cidr for cidr in found if family_of(cidr.network) in restricted)
 
 
 def _external_policy_local(spec: api_objects.ServiceSpec, faults: list[str]) -> bool:

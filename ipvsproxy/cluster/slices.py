@@ -2,8 +2,8 @@
 
 A record is the address (4 or 16 bytes, network order) and one byte of flags: 5 or 17 bytes an endpoint, against about
 890 as decoded objects. All ports of a slice share its endpoints, so the blob is held once. Equal blobs mean equal
-endpoints: an event that changes nothing we read costs one comparison. Whatever else depends on our node alone (hints
-for its name and zone) fits the upper four flag bits, for the node is known when the slice arrives.
+endpoints: an event that changes nothing we read costs one comparison. Hints for nodes shrink to two flags, for our
+node's name is known when the slice arrives; its zone may change later, so hints for zones stay names.
 Source: kubernetes v1.37.2 pkg/proxy/endpointslicecache.go.
 """
 
@@ -27,18 +27,23 @@ _HINT = "Correct the EndpointSlice; what is not named here is in force"
 
 
 class EndpointFlags(IntFlag):
-    """The last byte of a record. LOCAL: on our own node."""
+    """The last byte of a record. LOCAL: on our own node. The ZONE flags depend on our zone and are in no record."""
 
     NONE = 0
     READY = 0x01
     SERVING = 0x02
     TERMINATING = 0x04
     LOCAL = 0x08
+    HINTS_NODE = 0x10  # meant for clients on certain nodes,
+    FOR_OUR_NODE = 0x20  # and ours is one of them
+    HINTS_ZONE = 0x40
+    FOR_OUR_ZONE = 0x80
 
 
 # Plain integers for the compaction: an IntFlag's `|` costs a microsecond, more than the rest of an endpoint.
-_READY, _SERVING, _TERMINATING, _LOCAL = (flag.value for flag in EndpointFlags)
-_FLAGS = tuple(EndpointFlags(number) for number in range(0x10))
+_READY, _SERVING, _TERMINATING, _LOCAL, _HINTS_NODE, _FOR_OUR_NODE, _HINTS_ZONE, _FOR_OUR_ZONE = (
+    flag.value for flag in EndpointFlags
+)
 
 
 class SlicePort(NamedTuple):
@@ -50,18 +55,25 @@ class SlicePort(NamedTuple):
 
 
 class CompactSlice(msgspec.Struct, frozen=True, gc=False):
-    """What we keep of one slice. `endpoints` holds each address once, sorted; see the module's first lines."""
+    """What we keep of one slice. `endpoints` holds each address once, sorted; see the module's first lines.
+
+    `zones` has the names that each endpoint is meant for, in the same order; it is empty where no endpoint has any.
+    """
 
     service: ServiceName
     family: Family
     ports: tuple[SlicePort, ...]
     endpoints: bytes
+    zones: tuple[tuple[str, ...], ...] = ()
 
-    def records(self) -> Iterator[tuple[PackedAddr, EndpointFlags]]:
-        """The public form of the records, sorted by address."""
+    def records(self, zone: str = "") -> Iterator[tuple[PackedAddr, int]]:
+        """(address, EndpointFlags as a number) of each endpoint, sorted by address; `zone` is our node's."""
         size = self.family.host_prefix_len // 8
-        for at in range(0, len(self.endpoints), size + 1):
-            yield PackedAddr(self.endpoints[at : at + size]), _FLAGS[self.endpoints[at + size]]
+        for index, at in enumerate(range(0, len(self.endpoints), size + 1)):
+            flags = self.endpoints[at + size]
+            if self.zones and self.zones[index]:
+                flags |= _HINTS_ZONE | (_FOR_OUR_ZONE if zone in self.zones[index] else 0)
+            yield PackedAddr(self.endpoints[at : at + size]), flags
 
 
 def compact_slice(endpoint_slice: EndpointSlice, node_name: str) -> tuple[CompactSlice | None, tuple[Note, ...]]:
@@ -89,7 +101,7 @@ def _compact(endpoint_slice: EndpointSlice, node_name: str, faults: list[str]) -
         faults.append(f'addressType: "{endpoint_slice.address_type}" is not IPv4, IPv6 or FQDN')
         return None
     ports = tuple(dict.fromkeys(_ports(endpoint_slice, faults)))
-    return CompactSlice(service, family, ports, _blob(endpoint_slice.endpoints or (), family, node_name, faults))
+    return CompactSlice(service, family, ports, *_records(endpoint_slice.endpoints or (), family, node_name, faults))
 
 
 def _ports(endpoint_slice: EndpointSlice, faults: list[str]) -> Iterator[SlicePort]:
@@ -106,15 +118,24 @@ def _ports(endpoint_slice: EndpointSlice, faults: list[str]) -> Iterator[SlicePo
             yield SlicePort(entry.name or "", protocol, entry.port)
 
 
-def _blob(endpoints: tuple[Endpoint, ...], family: Family, node_name: str, faults: list[str]) -> bytes:
+def _records(
+    endpoints: tuple[Endpoint, ...], family: Family, node_name: str, faults: list[str]
+) -> tuple[bytes, tuple[tuple[str, ...], ...]]:
+    """The records, sorted, and the zones that their endpoints are meant for."""
     found: dict[PackedAddr, int] = {}
+    zones: dict[PackedAddr, tuple[str, ...]] = {}
     for index, endpoint in enumerate(endpoints):
         addr = _address(endpoint, family, index, faults)
         if addr is None:
             continue
         flags = _flags(endpoint, node_name)
-        found[addr] = preferred_flags(found[addr], flags) if addr in found else flags
-    return b"".join(sorted(addr + flags.to_bytes() for addr, flags in found.items()))
+        if addr in found and preferred_flags(found[addr], flags) == found[addr]:
+            continue
+        found[addr] = flags
+        if endpoint.hints is not None:
+            zones[addr] = tuple(sorted(hint.name for hint in endpoint.hints.for_zones or ()))
+    blob = b"".join(sorted(addr + flags.to_bytes() for addr, flags in found.items()))
+    return blob, tuple(zones.get(addr, ()) for addr in sorted(found)) if any(zones.values()) else ()
 
 
 def _address(endpoint: Endpoint, family: Family, index: int, faults: list[str]) -> PackedAddr | None:
@@ -131,9 +152,13 @@ def _address(endpoint: Endpoint, family: Family, index: int, faults: list[str]) 
 
 
 def _flags(endpoint: Endpoint, node_name: str) -> int:
-    """What the conditions say; missing ones mean ready, serving and not terminating."""
+    """What the conditions say, missing ones meaning ready, serving and not terminating; and the hints for nodes."""
     conditions = endpoint.conditions
     flags = _LOCAL if node_name and endpoint.node_name == node_name else 0
+    if endpoint.hints is not None and endpoint.hints.for_nodes:
+        flags |= _HINTS_NODE
+        if any(hint.name == node_name for hint in endpoint.hints.for_nodes):
+            flags |= _FOR_OUR_NODE
     if conditions is None:
         return flags | _READY | _SERVING
     if conditions.ready is not False:

@@ -190,6 +190,8 @@ FLAGS: tuple[Flag, ...] = (
          "Take Services, EndpointSlices, Endpoints and Nodes from the YAML and JSON files in this folder; follow it."),
     Flag("--iptables-backend", parse_text, "ipvsproxy.iptablesBackend", Group.OWN, "BACKEND",
          "Where the rules go: legacy tables, nft, or auto: where the kubelet's are, nft if it has none."),
+    Flag("--filter-verdict", parse_text, "ipvsproxy.filterVerdict", Group.OWN, "VERDICT",
+         "What our filter says of packets to Services: accept, or return: the rules of others judge them too."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
 )  # fmt: skip
 

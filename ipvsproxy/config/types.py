@@ -51,6 +51,13 @@ class IptablesBackend(StrEnum):
     NFT = "nft"
 
 
+class FilterVerdict(StrEnum):
+    """What our filter says of a packet to a Service: its way is free, or the host's other rules may still judge it."""
+
+    ACCEPT = "accept"
+    RETURN = "return"
+
+
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
@@ -101,6 +108,7 @@ class OwnConfiguration(_Section, frozen=True):
     manifests: str = ""
     master: str = ""
     iptables_backend: str = IptablesBackend.AUTO.value
+    filter_verdict: str = FilterVerdict.ACCEPT.value
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -147,6 +155,7 @@ class ProxyConfig:
     master: str  # a URL that holds against the kubeconfig's; empty: none
     manifests: str  # a folder; empty where none is given
     iptables_backend: IptablesBackend
+    filter_verdict: FilterVerdict
 
 
 class PlanFormat(StrEnum):

@@ -15,6 +15,7 @@ from ipvsproxy.config.durations import NANOSECONDS_PER_SECOND, parse_duration
 from ipvsproxy.config.field_errors import FieldError, FieldValue, InvalidConfigError
 from ipvsproxy.config.types import (
     DetectLocalMode,
+    FilterVerdict,
     IptablesBackend,
     KubeProxyConfiguration,
     LogFormat,
@@ -76,6 +77,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         master=written.ipvsproxy.master,
         manifests=written.ipvsproxy.manifests,
         iptables_backend=_iptables_backend(check, written),
+        filter_verdict=_filter_verdict(check, written),
     )
     if check.errors:
         raise InvalidConfigError(check.errors)
@@ -256,6 +258,16 @@ def _iptables_backend(check: _Check, written: KubeProxyConfiguration) -> Iptable
     detail = f"must be {', '.join(IptablesBackend)}"
     check.refuse("ipvsproxy.iptablesBackend", f"{_ROOT}.ipvsproxy.iptablesBackend", backend, detail)
     return IptablesBackend.AUTO
+
+
+def _filter_verdict(check: _Check, written: KubeProxyConfiguration) -> FilterVerdict:
+    """Own: upstream's filter always returns."""
+    verdict = written.ipvsproxy.filter_verdict
+    if verdict in set(FilterVerdict):
+        return FilterVerdict(verdict)
+    detail = f"must be {' or '.join(FilterVerdict)}"
+    check.refuse("ipvsproxy.filterVerdict", f"{_ROOT}.ipvsproxy.filterVerdict", verdict, detail)
+    return FilterVerdict.ACCEPT
 
 
 def _verbosity(check: _Check, written: KubeProxyConfiguration) -> int:

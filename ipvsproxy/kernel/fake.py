@@ -33,7 +33,7 @@ from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedS
 SCHEDULERS = frozenset({"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"})
 _IPVS_VERSION = 0x010201
 _CONN_TAB_SIZE = 4096
-_ENTRY_KINDS = frozenset({Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY})
+_ENTRY_KINDS = frozenset({Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY})
 
 
 class FakeKernel:

@@ -71,7 +71,7 @@ _SAME_FOR_ALL: Final = frozenset({0, errno.ENOENT, errno.EPERM, errno.ENOBUFS, e
 class NetlinkIPSets:
     """Meets `kernel.api.IPSets`. `entry_kinds` names our sets and says of which kind their entries are."""
 
-    kinds = frozenset({Kind.SET, Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY})
+    kinds = frozenset({Kind.SET, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY})
 
     def __init__(self, entry_kinds: Mapping[str, Kind], netlink: NetlinkSocket | None = None) -> None:
         self._entry_kinds = dict(entry_kinds)

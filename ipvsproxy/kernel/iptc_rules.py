@@ -194,6 +194,8 @@ class RuleCodec:
             raw.protocol = str(_PROTOCOL_NUMBERS.get(rule.protocol, rule.protocol))
         if rule.source:
             raw.src = rule.source.replace(" ", "")
+        if rule.destination:
+            raw.dst = rule.destination
         if rule.in_interface:
             _set_in_interface(raw.get_ip(), rule.in_interface)
 
@@ -235,6 +237,7 @@ class RuleCodec:
             matches=(*odd, *matches),
             target_options=self._read_target_options(raw, entry),
             source=_source(header),
+            destination=_network(bytes(header.dst), bytes(header.dmsk)),
             in_interface=_in_interface(header),
             protocol=_PROTOCOL_WORDS.get(header.proto, str(header.proto)) if header.proto else "",
         )
@@ -321,11 +324,14 @@ def _options(extension: iptc.Match | iptc.Target) -> tuple[Option, ...]:
 
 
 def _source(header: iptc.ip4tc.ipt_ip) -> str:
-    prefix_len = _prefix_len(bytes(header.smsk))
-    if not prefix_len:
-        return ""
-    text = f"{format_addr(bytes(header.src))}/{prefix_len}"
-    return f"! {text}" if header.invflags & _INVERT_SOURCE else text
+    text = _network(bytes(header.src), bytes(header.smsk))
+    return f"! {text}" if text and header.invflags & _INVERT_SOURCE else text
+
+
+def _network(address: bytes, mask: bytes) -> str:
+    """The network as a CIDR; empty where it is everything."""
+    prefix_len = _prefix_len(mask)
+    return f"{format_addr(address)}/{prefix_len}" if prefix_len else ""
 
 
 def _in_interface(header: iptc.ip4tc.ipt_ip) -> str:
@@ -353,15 +359,15 @@ def _prefix_len(mask: bytes) -> int | None:
 
 
 def _odd_header(header: iptc.ip4tc.ipt_ip, *, is_ipv4: bool) -> tuple[Match, ...]:
-    """An UNRECOGNISED match where the header uses what our rules never do: destination, outgoing interface, goto."""
+    """An UNRECOGNISED match where the header uses what our rules never do: an outgoing interface, a goto."""
     known_flags = 0 if is_ipv4 or not header.proto else _IPV6_HAS_PROTOCOL
     mask = header.iniface_mask
     plain = (
-        not any(bytes(header.dmsk))
-        and not header.outiface_mask
+        not header.outiface_mask
         and header.flags == known_flags
         and not header.invflags & ~(_INVERT_SOURCE | _INVERT_IN_INTERFACE)
         and _prefix_len(bytes(header.smsk)) is not None
+        and _prefix_len(bytes(header.dmsk)) is not None
         and mask == b"\xff" * len(mask)
         and len(mask) in {0, len(header.iniface), len(header.iniface) + 1}
     )

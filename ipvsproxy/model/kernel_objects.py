@@ -16,7 +16,7 @@ from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualSer
 
 
 class Kind(StrEnum):
-    """Kinds of kernel objects. Set entries are three kinds, since their place in the order differs (plan/order.py)."""
+    """Kinds of kernel objects. Set entries are four kinds, since their place in the order differs (plan/order.py)."""
 
     SYSCTL = "sysctl"
     SET = "set"
@@ -25,6 +25,7 @@ class Kind(StrEnum):
     SUPPORT_ENTRY = (
         "support entry"  # must stand before a virtual server serves: masquerade, hairpin and source-range sets
     )
+    GUARD_ENTRY = "guard entry"  # closes (address, protocol, port) to some sources: must stand before it serves
     ACCEPT_ENTRY = "accept entry"  # lets the filter pass (address, protocol, port)
     BOUND_ENTRY = "bound entry"  # makes the filter refuse every other port of an address: KUBE-IPVS-IPS
     VIRTUAL_SERVER = "virtual server"
@@ -135,13 +136,14 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One iptables rule. A leading `!` in `source` or `in_interface` negates it; sources are CIDRs, as listed."""
+    """One iptables rule. A leading `!` in `source` or `in_interface` negates it; source and destination are CIDRs."""
 
     chain: str
     target: str
     matches: tuple[Match, ...] = ()
     target_options: tuple[Option, ...] = ()
     source: str = ""
+    destination: str = ""
     in_interface: str = ""
     protocol: str = ""
 

@@ -13,6 +13,7 @@ DEFAULT_MASQUERADE_BIT = 14
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 LABEL_HEADLESS = "service.kubernetes.io/headless"
+LABEL_ZONE = "topology.kubernetes.io/zone"
 
 _SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1
 

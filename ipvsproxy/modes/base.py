@@ -20,6 +20,7 @@ class Mode(Protocol):
 
     depends_on_node: bool  # nothing may be planned before the Node object is known
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
+    guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
 
     def fixed(self, node: NodeView) -> OwnerPlan:
         """What stands whatever the Services are."""
@@ -27,8 +28,8 @@ class Mode(Protocol):
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
         """The node's own addresses as this mode uses them; `addresses` are those of its interfaces but kube-ipvs0."""
 
-    def depends_on_host(self, view: ServiceView) -> bool:
-        """Whether the plan of this Service changes with the node's own addresses."""
+    def depends_on_host(self, view: ServiceView, slices: Sequence[CompactSlice]) -> bool:
+        """Whether the plan of this Service changes with the host view."""
 
     def plan(self, view: ServiceView, slices: Sequence[CompactSlice], host: HostView) -> OwnerPlan:
         """What one Service wants."""

@@ -1,17 +1,18 @@
 """What all Services together want, kept by owner, so that one changed Service costs what it touches.
 
 An object lives while some owner wants it: a VIP stays bound while one port needs it (K19). Where two owners want the
-same object with other settings, the older owner's stand (rank: creation time, then name), whatever order their events
-came in.
+same virtual server, the older one has it (rank: creation time, then name), whatever order their events came in; and
+with it go the set entries of that frontend, so that the other's source ranges or policies cannot widen what it closes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
 
 import msgspec
 
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, empty_state
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, VirtualServerKey, empty_state
 from ipvsproxy.model.names import ServiceName
 
 _UNKNOWN_AGE = "~"  # sorts behind every time
@@ -19,11 +20,15 @@ FIXED = ServiceName("", "")  # the owner of sets, rules, sysctls and the link
 
 
 class OwnerPlan(msgspec.Struct, frozen=True):
-    """All objects that one owner wants. `created` is RFC 3339 text, empty where it is not known."""
+    """All objects that one owner wants. `created` is RFC 3339 text, empty where it is not known.
+
+    `frontends`: the set entries that go with each virtual server.
+    """
 
     owner: ServiceName
     created: str
     objects: Mapping[ObjectId, Settings]
+    frontends: Mapping[VirtualServerKey, tuple[ObjectId, ...]] = {}
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -37,6 +42,7 @@ class Desired:
     def __init__(self) -> None:
         self._plans: dict[ServiceName, OwnerPlan] = {}
         self._holders: dict[ObjectId, tuple[ServiceName, ...]] = {}
+        self._lost: dict[ServiceName, frozenset[VirtualServerKey]] = {}  # frontends that an older owner has
 
     def replace(self, owner: ServiceName, plan: OwnerPlan | None) -> list[ObjectId]:
         """Put `plan` in the place of the owner's former one (None: it is gone); the objects that this touches."""
@@ -54,13 +60,17 @@ class Desired:
                 self._holders[ref] = (*self._holders.get(ref, ()), owner)
         if plan is not None:
             self._plans[owner] = plan
-        return touched
+        return [*touched, *self._settle(ref for ref in (*old, *new) if ref[0] is Kind.VIRTUAL_SERVER)]
 
     def get(self, ref: ObjectId) -> Settings | None:
         """The wanted settings of an object; None where nobody wants it."""
         holders = self._holders.get(ref)
         if holders is None:
             return None
+        if self._lost:
+            holders = tuple(owner for owner in holders if self._counts(owner, ref))
+            if not holders:
+                return None
         plan = (
             self._plans[holders[0]]
             if len(holders) == 1
@@ -89,6 +99,7 @@ class Desired:
         """Nobody wants anything."""
         self._plans.clear()
         self._holders.clear()
+        self._lost.clear()
 
     def state(self) -> State:
         """All wanted objects with their settings."""
@@ -98,6 +109,31 @@ class Desired:
             if settings is not None:
                 state[ref[0]][ref[1]] = settings
         return state
+
+    def _settle(self, refs: Iterable[ObjectId]) -> Iterator[ObjectId]:
+        """Who has each of these virtual servers now; the set entries for which that may make a difference."""
+        for ref in refs:
+            holders = self._holders.get(ref, ())
+            if len(holders) <= 1 and not self._lost:
+                continue
+            key = cast("VirtualServerKey", ref[1])
+            losers = set(sorted(holders, key=lambda owner: self._plans[owner].rank)[1:])
+            before = {owner for owner, keys in self._lost.items() if key in keys}
+            for owner in before | losers:
+                lost = self._lost.get(owner, frozenset()) - {key}
+                self._lost[owner] = lost | {key} if owner in losers else lost
+                if not self._lost[owner]:
+                    del self._lost[owner]
+            for owner in {*holders, *before} & self._plans.keys():
+                yield from self._plans[owner].frontends.get(key, ())
+
+    def _counts(self, owner: ServiceName, ref: ObjectId) -> bool:
+        """Whether this owner's wish for an object counts: not where it is about frontends alone that it has lost."""
+        lost = self._lost.get(owner)
+        if lost is None:
+            return True
+        about = [key for key, entries in self._plans[owner].frontends.items() if ref in entries]
+        return not about or any(key not in lost for key in about)
 
     def _release(self, ref: ObjectId, owner: ServiceName) -> None:
         left = tuple(holder for holder in self._holders[ref] if holder != owner)

@@ -38,6 +38,7 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.LINK, Verb.ADD),
     (Kind.LINK, Verb.EDIT),
     (Kind.SUPPORT_ENTRY, Verb.ADD),
+    (Kind.GUARD_ENTRY, Verb.ADD),  # after the source ranges that it leaves open, before what it guards (K36)
     (Kind.VIRTUAL_SERVER, Verb.EDIT),
     (Kind.VIRTUAL_SERVER, Verb.ADD),
     (Kind.REAL_SERVER, Verb.EDIT),  # later: weight 0 while draining, back to 1 when the endpoint returns
@@ -51,6 +52,7 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.VIRTUAL_SERVER, Verb.DELETE),
     (Kind.ADDRESS, Verb.DELETE),  # later: only after the grace time in which everything is refused actively
     (Kind.BOUND_ENTRY, Verb.DELETE),
+    (Kind.GUARD_ENTRY, Verb.DELETE),
     (Kind.SUPPORT_ENTRY, Verb.DELETE),
     (Kind.LINK, Verb.DELETE),
     (Kind.RULES, Verb.DELETE),
@@ -61,6 +63,7 @@ _ORPHANS = -1.0  # accept entries without a virtual server go first: an address 
 _AFTER = 0.5
 
 IsBound: TypeAlias = Callable[[bytes], bool]
+Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
 
 
 def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) -> Iterator[list[Operation]]:
@@ -87,16 +90,21 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
         yield together
 
 
-def must_stand(operation: Operation, is_bound: IsBound) -> tuple[ObjectId, ...]:
-    """Objects without which an operation that adds must not be sent, since it would open what should be closed."""
+def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:
+    """Objects without which an operation that adds must not be sent, since it would open what should be closed.
+
+    `guards`: the guard entries that are wanted for a virtual server.
+    """
     if operation.verb is Verb.DELETE:
         return ()
     match operation.kind, operation.key:
         case Kind.REAL_SERVER, key:
             return ((Kind.VIRTUAL_SERVER, key),)
-        case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) if operation.verb is Verb.ADD:
+        case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) as key if operation.verb is Verb.ADD:
             # On one of the node's own addresses it serves at once, and its traffic must be masqueraded.
-            return () if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))),)
+            return (
+                guards(key) if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))), *guards(key))
+            )
         case kind, SetEntry() as entry:
             opens = kind is Kind.ACCEPT_ENTRY and is_bound(entry.address)
             return ((Kind.SET, entry.set_name), *(((Kind.VIRTUAL_SERVER, accepted_by(entry)),) if opens else ()))
@@ -111,6 +119,7 @@ def _under_an_address(address: PackedAddr) -> tuple[ObjectId, ...]:
     return (
         (Kind.LINK, DUMMY_DEVICE),
         (Kind.RULES, RuleTable("filter", family)),
+        (Kind.RULES, RuleTable("mangle", family)),
         (Kind.RULES, RuleTable("nat", family)),
         (Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family), address)),
     )

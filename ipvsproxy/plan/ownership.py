@@ -15,7 +15,7 @@ from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Key, Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import set_name
 
-_WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY)
+_WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY)
 _NODE_PORT_SETS = {
     set_name(f"KUBE-NODE-PORT-{local}{protocol.name}", family): (family, protocol)
     for local in ("", "LOCAL-")

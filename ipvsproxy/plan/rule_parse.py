@@ -22,6 +22,8 @@ _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TARGET = re.compile(r" -[jg] (\S+)")
+_HEADER = frozenset({"-s", "-d", "-i", "-p"})
+_NEGATABLE = frozenset({"-s", "-i"})
 # iptables before 1.8.8 looks in /etc/protocols first, which slim images lack, and then finds this name of number 58.
 _PROTOCOL_NAMES = {"icmpv6": "ipv6-icmp"}
 
@@ -152,6 +154,7 @@ def _parse(words: Sequence[_Word]) -> Rule:
         tuple(Match(name, options) for name, options in matches),
         target_options,
         source=known.get("-s", ""),
+        destination=known.get("-d", ""),
         in_interface=known.get("-i", ""),
         protocol=_PROTOCOL_NAMES.get(known.get("-p", ""), known.get("-p", "")),
     )
@@ -168,10 +171,10 @@ def _split(words: Sequence[_Word], flags: Collection[str]) -> list[list[_Word]]:
 
 
 def _header(words: Sequence[_Word]) -> Mapping[str, str]:
-    """Source, incoming interface and protocol by flag, a negation in front of the value."""
+    """Source, destination, incoming interface and protocol by flag, a negation in front of the value."""
     values: dict[str, str] = {}
     for name, options, negated in _options(words):
-        if name not in {"-s", "-i", "-p"} or name in values or len(options) != 1 or (negated and name == "-p"):
+        if name not in _HEADER or name in values or len(options) != 1 or (negated and name not in _NEGATABLE):
             raise _UnknownForm(name)
         values[name] = f"! {options[0]}" if negated else options[0]
     return values

@@ -19,7 +19,8 @@ _ESCAPED = re.compile(r"([\"\\'])")
 def rule_text(rule: Rule) -> str:
     """The rule as one `-A CHAIN …` line, without the newline."""
     words = [f"-A {rule.chain}"]
-    words += [_negatable(flag, value) for flag, value in (("-s", rule.source), ("-i", rule.in_interface)) if value]
+    header = (("-s", rule.source), ("-d", rule.destination), ("-i", rule.in_interface))
+    words += [_negatable(flag, value) for flag, value in header if value]
     if rule.protocol:
         words.append(f"-p {rule.protocol}")
     words += [_match_text(match) for match in rule.matches]

@@ -24,7 +24,7 @@ from ipvsproxy.plan.rule_text import layer_text, rule_text
 from ipvsproxy.status.listing import save_lines
 from ipvsproxy.status.order import sort_virtual_servers
 
-_ENTRY_KINDS = (Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
+_ENTRY_KINDS = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
 
 
 def ipvsadm_text(state: State) -> Iterator[str]:

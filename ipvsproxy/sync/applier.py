@@ -16,10 +16,18 @@ import structlog
 from ipvsproxy.clock import Clock
 from ipvsproxy.errors import describe_errno
 from ipvsproxy.kernel.api import Kernel
-from ipvsproxy.model.addr import PackedAddr
-from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, Verb, format_key
+from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.kernel_objects import (
+    Kind,
+    ObjectId,
+    Operation,
+    SetEntry,
+    Verb,
+    VirtualServerKey,
+    format_key,
+)
 from ipvsproxy.model.real_servers import describe
+from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
@@ -33,9 +41,7 @@ log = structlog.get_logger()
 class Applier:
     """Carries differences out, and knows which objects are refused or wait."""
 
-    def __init__(
-        self, kernel: Kernel, mirror: Mirror, desired: Desired, accept_sets: dict[Family, tuple[str, ...]], clock: Clock
-    ) -> None:
+    def __init__(self, kernel: Kernel, mirror: Mirror, desired: Desired, mode: Mode, clock: Clock) -> None:
         self.refused: Retries[ObjectId] = Retries(clock)
         self.waiting: dict[ObjectId, None] = {}
         self.carried_out = 0
@@ -43,7 +49,8 @@ class Applier:
         self._kernel = kernel
         self._mirror = mirror
         self._desired = desired
-        self._accept_sets = accept_sets
+        self._accept_sets = mode.accept_sets
+        self._guard_sets = mode.guard_sets
         self._refused_now: set[ObjectId] = set()
 
     def apply(self, refs: Iterable[ObjectId]) -> None:
@@ -103,7 +110,7 @@ class Applier:
 
     def _may_go(self, operation: Operation) -> bool:
         applied = self._mirror.applied
-        ready = all(self._stands(ref) for ref in must_stand(operation, self._is_bound)) and not any(
+        ready = all(self._stands(ref) for ref in must_stand(operation, self._is_bound, self._guards)) and not any(
             key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets, self._is_bound)
         )
         if not ready:
@@ -116,6 +123,14 @@ class Applier:
         """Whether an address is on kube-ipvs0, or shall be."""
         ref = (Kind.ADDRESS, PackedAddr(address))
         return address in self._mirror.applied[Kind.ADDRESS] or self._desired.get(ref) is not None
+
+    def _guards(self, key: VirtualServerKey) -> tuple[ObjectId, ...]:
+        """The guard entries that are wanted for a virtual server."""
+        refs = (
+            (Kind.GUARD_ENTRY, SetEntry(name, key.address, key.protocol, key.port))
+            for name in self._guard_sets[family_of(key.address)]
+        )
+        return tuple(ref for ref in refs if self._desired.get(ref) is not None)
 
     def _stands(self, ref: ObjectId) -> bool:
         """Whether it is there; rules and sets only count in the form wanted now."""

@@ -43,9 +43,11 @@ _MEANINGS: dict[tuple[Kind, Verb, int], Outcome] = {
     (Kind.LINK, Verb.DELETE, errno.ENODEV): Outcome.DONE,
     (Kind.SET, Verb.DELETE, errno.ENOENT): Outcome.DONE,
     (Kind.SUPPORT_ENTRY, Verb.ADD, errno.ENOENT): Outcome.UNKNOWN,
+    (Kind.GUARD_ENTRY, Verb.ADD, errno.ENOENT): Outcome.UNKNOWN,
     (Kind.ACCEPT_ENTRY, Verb.ADD, errno.ENOENT): Outcome.UNKNOWN,
     (Kind.BOUND_ENTRY, Verb.ADD, errno.ENOENT): Outcome.UNKNOWN,
     (Kind.SUPPORT_ENTRY, Verb.DELETE, errno.ENOENT): Outcome.DONE,
+    (Kind.GUARD_ENTRY, Verb.DELETE, errno.ENOENT): Outcome.DONE,
     (Kind.ACCEPT_ENTRY, Verb.DELETE, errno.ENOENT): Outcome.DONE,
     (Kind.BOUND_ENTRY, Verb.DELETE, errno.ENOENT): Outcome.DONE,
 }

@@ -53,7 +53,7 @@ class Reconciler:
         self._mode = mode
         self._desired = Desired()
         self._mirror = Mirror(kernel, clock, exclude)
-        self._applier = Applier(kernel, self._mirror, self._desired, mode.accept_sets, clock)
+        self._applier = Applier(kernel, self._mirror, self._desired, mode, clock)
         self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
@@ -180,7 +180,7 @@ class Reconciler:
             service, slices = self._tracker.view(name)
             plan = self._mode.plan(service, slices, self._host) if service else None
             touched += self._desired.replace(name, plan)
-            if service and self._mode.depends_on_host(service):
+            if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None
             else:
                 self._depend_on_host.pop(name, None)

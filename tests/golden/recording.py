@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1] / "data" / "kube-proxy"
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 
 OURS, THEIRS = "ipvsproxy", "kube-proxy"
+BOTH = "both, elsewhere"  # both have the line, in another place of its chain
 COLUMNS = ["Where", "Line", "Only in", "Why", "Until"]
 
 _CHOSEN_BY_KERNEL = re.compile(r" (?:bucketsize [0-9]+|initval 0x[0-9a-f]+)")
@@ -36,7 +37,7 @@ _CELLS = re.compile(r"(?<!\\)\|")
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of the first table of the page: a line that only one side has, and where it may be."""
+    """A row of the first table of the page: a line that only one side has there, and where it may be."""
 
     files: tuple[str, ...]
     line: str
@@ -74,7 +75,7 @@ def meant_differences() -> tuple[Difference, ...]:
         if not line.startswith("|"):
             break
         where, pattern, only_in, why, until = _cells(line)
-        assert only_in in {OURS, THEIRS}, line
+        assert only_in in {OURS, THEIRS, BOTH}, line
         assert why, line
         assert until, line
         rows.append(Difference(tuple(where.split(", ")), pattern.strip("`"), only_in))

@@ -15,7 +15,7 @@ from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, Verb, VirtualServer
 from tests.builders import addr, blob, vs_key
 from tests.clusters import Cluster, Node, Svc, cluster
-from tests.witness import Witness, closed, open_without_server
+from tests.witness import Witness, admitted, closed, open_without_server
 
 IPS = ("10.96.0.20", "10.96.0.21", "fd00:10:96::20")
 ENDPOINTS = ("10.244.1.5", "10.244.1.6", "10.244.2.5", "fd00:10:244::5", "fd00:10:244::6")
@@ -28,7 +28,8 @@ BALANCER_IPS = ("203.0.113.20", "198.51.100.11", "2001:db8:113::20")
 # On one of the node's addresses, and on another host's at one of our node ports (K48).
 FOREIGN = (vs_key("192.0.2.12", 8443), vs_key("192.0.2.99", 30080))
 FOREIGN_SERVERS = blob(("192.0.2.100", 80))
-ENTRIES = (Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
+ENTRIES = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
+RANGES = ("198.51.100.0/24", "198.51.100.7/32", "10.0.0.0/8", "2001:db8:5::/48", "0.0.0.0/0")
 
 
 class World(msgspec.Struct, frozen=True):
@@ -54,11 +55,16 @@ def one_of_each_family(ips):
 @st.composite
 def services(draw, name):
     ports = draw(some_of(PORTS).filter(bool))
+    endpoints = draw(some_of(ENDPOINTS, 4))
     return Svc(
         name,
         ips=one_of_each_family(draw(some_of(IPS).filter(bool))),
         ports=ports,
-        endpoints=tuple((ip, draw(st.booleans())) for ip in draw(some_of(ENDPOINTS, 4))),
+        endpoints=tuple((ip, draw(st.booleans())) for ip in endpoints),
+        here=tuple(ip for ip in endpoints if draw(st.booleans())),
+        internal_policy=draw(st.sampled_from(("Cluster", "Cluster", "Local"))),
+        external_policy=draw(st.sampled_from(("Cluster", "Local"))),
+        source_ranges=draw(some_of(RANGES, 2)),
         affinity_s=draw(st.sampled_from((0, 0, 60))),
         created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"))),
         local=draw(st.booleans()),
@@ -263,6 +269,47 @@ def test_k34_what_is_served_before_and_after_a_sync_is_served_all_the_time(histo
         witness = Witness(node.fake, world.addresses)
         live(node, world)
         witness.check()
+
+
+@st.composite
+def balancers(draw):
+    """An old and a young load balancer, often with one address and port, whose source ranges change."""
+    old, young = (
+        Svc(
+            name,
+            ips=(ip,),
+            ingress=((draw(st.sampled_from(("203.0.113.10", "203.0.113.11"))), "VIP"),),
+            created=created,
+            source_ranges=draw(some_of(RANGES, 2)),
+        )
+        for name, ip, created in (("z", IPS[0], "2026-01-01T00:00:00Z"), ("a", IPS[1], "2026-02-01T00:00:00Z"))
+    )
+    return draw(st.sampled_from(((old,), (young,), (old, young), (old, young))))
+
+
+@given(st.lists(balancers(), min_size=2, max_size=5))
+def test_k36_during_a_sync_nobody_is_let_in_who_is_not_before_or_after_and_nobody_kept_out_who_is_both_times(history):
+    node = Node()
+    for balancers_now in history:
+        witness = Witness(node.fake)
+        node.sync(cluster(*balancers_now))
+        witness.check_sources()
+
+
+@given(st.lists(balancers(), min_size=1, max_size=3))
+def test_k35_no_service_changes_whom_an_older_one_lets_in(history):
+    node = Node()
+    for balancers_now in history:
+        node.sync(cluster(*balancers_now))
+    first = history[-1][0]
+    key = vs_key(first.ingress[0][0], 80)
+    assert admitted(node.fake.state, key) == admitted(state_of(first), key)
+
+
+def state_of(service: Svc) -> State:
+    node = Node()
+    node.sync(cluster(service))
+    return node.fake.state
 
 
 @given(left_overs())

@@ -114,7 +114,7 @@ def test_json_says_what_the_other_formats_say(tmp_path):
     assert document["addresses"] == lines["addresses"]
     assert [f"{key} = {value}" for key, value in document["sysctls"].items()] == lines["sysctl"]
     assert document["sets"]["KUBE-CLUSTER-IP"] == {"type": "hash:ip,port", "members": ["10.96.0.20,tcp:80"]}
-    rules = [rule for table in ("filter", "nat") for rule in document["rules"]["IPv4"][table]]
+    rules = [rule for table in ("filter", "mangle", "nat") for rule in document["rules"]["IPv4"][table]]
     assert rules == [line for line in lines["iptables"] if line.startswith("-A")]
     assert document["notes"] == notes
 

@@ -9,7 +9,7 @@ import msgspec
 from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.slices import CompactSlice
-from ipvsproxy.config.types import DetectLocalMode, ProxyConfig
+from ipvsproxy.config.types import DetectLocalMode, FilterVerdict, ProxyConfig
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
@@ -48,7 +48,9 @@ def ipvs_options(
         local = rules.LocalTraffic(interface=f"{config.interface_name_prefix}+")
     return IpvsOptions(
         service=service.ServiceOptions(frozenset(families), config.scheduler, config.exclude_cidrs),
-        rules=rules.RuleOptions(config.masquerade_bit, config.masquerade_all, local),
+        rules=rules.RuleOptions(
+            config.masquerade_bit, config.masquerade_all, local, accepts=config.filter_verdict is FilterVerdict.ACCEPT
+        ),
         node_cidrs_are_local=detect is DetectLocalMode.NODE_CIDR,
         strict_arp=config.strict_arp,
         kernel_release=kernel_release,
@@ -61,6 +63,7 @@ class IpvsMode:
 
     name = "ipvs"
     accept_sets = sets.ACCEPT_SETS
+    guard_sets = sets.GUARD_SETS
 
     def __init__(self, options: IpvsOptions) -> None:
         self._options = options
@@ -70,10 +73,10 @@ class IpvsMode:
         """Sysctls, sets, rules and the link: what stands whatever the Services are."""
         options = self._options
         families = options.service.families
-        rule_options = options.rules
+        networks = options.node_ports.networks(node.primary_ips)
+        rule_options = msgspec.structs.replace(options.rules, node_port_networks=networks)
         if options.node_cidrs_are_local:
-            local = rules.LocalTraffic(cidrs=node.pod_cidrs)
-            rule_options = msgspec.structs.replace(rule_options, local=local)
+            rule_options = msgspec.structs.replace(rule_options, local=rules.LocalTraffic(cidrs=node.pod_cidrs))
         objects = sysctls.sysctl_objects(strict_arp=options.strict_arp, kernel_release=options.kernel_release)
         objects |= sets.set_objects(families)
         objects |= rules.rule_objects(families, rule_options)
@@ -81,13 +84,13 @@ class IpvsMode:
         return OwnerPlan(FIXED, "", objects)
 
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
-        """The node's own addresses, and which of them serve node ports."""
-        primary = tuple(address for family in Family if (address := node.primary_ip(family)))
-        return HostView(addresses, self._options.node_ports.select(addresses, primary))
+        """What plans of Services need to know of the node."""
+        served = self._options.node_ports.select(addresses, node.primary_ips)
+        return HostView(addresses, served, node.primary_ips, node.zone)
 
-    def depends_on_host(self, view: ServiceView) -> bool:
-        """Whether the plan of this Service changes with the node's own addresses."""
-        return service.depends_on_host(view)
+    def depends_on_host(self, view: ServiceView, slices: Sequence[CompactSlice]) -> bool:
+        """Whether the plan of this Service changes with the host view."""
+        return service.depends_on_host(view, slices)
 
     def plan(self, view: ServiceView, slices: Sequence[CompactSlice], host: HostView) -> OwnerPlan:
         """What one Service wants."""

@@ -37,6 +37,11 @@ class NodePortAddresses(msgspec.Struct, frozen=True):
         candidates = sorted(address for address in host if may_serve(address))
         return tuple(address for address in candidates if self._takes(address, primary))
 
+    def networks(self, primary: Sequence[PackedAddr]) -> tuple[Cidr, ...]:
+        """Where the addresses that serve may be; a family without one: anywhere."""
+        own = tuple(Cidr(address, len(address) * 8) for address in primary) if self.primary else ()
+        return (*self.cidrs, *own)
+
     def _takes(self, address: PackedAddr, primary: Sequence[PackedAddr]) -> bool:
         family = family_of(address)
         cidrs = [cidr for cidr in self.cidrs if family_of(cidr.network) is family]

@@ -6,7 +6,10 @@ Services stands in ipsets, so the rules depend on the configuration alone and no
 
 differs: a rule on a set is always there, also while the set is empty, where it matches nothing; kube-proxy leaves it
 out then. differs: a ping to a VIP is answered and TCP to a port that is no Service's is reset at once; kube-proxy sends
-port-unreachable.
+port-unreachable. differs: what may pass is accepted, so that a chain policy or a later rule of DROP does not cut
+Services off (K28); kube-proxy returns, and so do we with --filter-verdict=return, for policy engines that judge VIP
+traffic in INPUT themselves. differs: the node's own packets to a load-balancer IP outside its ranges meet one rule in
+mangle, before IPVS takes them, instead of one rule for each VIP behind it (f5).
 """
 
 from __future__ import annotations
@@ -32,10 +35,13 @@ IPVS_FILTER = "KUBE-IPVS-FILTER"
 IPVS_OUT_FILTER = "KUBE-IPVS-OUT-FILTER"
 
 NAT_CHAINS = (SERVICES, POSTROUTING, NODE_PORT, LOAD_BALANCER, MARK_MASQ)
+PROXY_CANARY = "KUBE-PROXY-CANARY"  # empty: other node programs wait for it
+
 FILTER_CHAINS = (FORWARD, NODE_PORT, PROXY_FIREWALL, SOURCE_RANGES, IPVS_FILTER, IPVS_OUT_FILTER)
+MANGLE_CHAINS = (IPVS_OUT_FILTER, PROXY_CANARY)
 OWN_CHAINS = {
     RuleTable(table, family): chains
-    for table, chains in (("filter", FILTER_CHAINS), ("nat", NAT_CHAINS))
+    for table, chains in (("filter", FILTER_CHAINS), ("mangle", MANGLE_CHAINS), ("nat", NAT_CHAINS))
     for family in Family
 }
 
@@ -51,11 +57,17 @@ class LocalTraffic(msgspec.Struct, frozen=True):
 
 
 class RuleOptions(msgspec.Struct, frozen=True):
-    """All that the layer depends on."""
+    """All that the layer depends on.
+
+    `accepts`: packets to Services are accepted, not only let pass. `node_port_networks`: destinations of node ports,
+    all where a family has none.
+    """
 
     masquerade_bit: int = DEFAULT_MASQUERADE_BIT
     masquerade_all: bool = False
     local: LocalTraffic = LocalTraffic()
+    accepts: bool = True
+    node_port_networks: tuple[Cidr, ...] = ()
 
 
 def rule_objects(families: frozenset[Family], options: RuleOptions) -> dict[ObjectId, Settings]:
@@ -63,6 +75,7 @@ def rule_objects(families: frozenset[Family], options: RuleOptions) -> dict[Obje
     objects: dict[ObjectId, Settings] = {}
     for family in sorted(families):
         objects[Kind.RULES, RuleTable("filter", family)] = canonical_layer(filter_layer(family, options))
+        objects[Kind.RULES, RuleTable("mangle", family)] = canonical_layer(mangle_layer(family))
         objects[Kind.RULES, RuleTable("nat", family)] = canonical_layer(nat_layer(family, options))
     return objects
 
@@ -93,6 +106,7 @@ def _services_rules(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
     """n1, n3, n11 to n17, n19, n20: the chain ends for each VIP and port, so that no later rule takes the packet."""
     return (
         Rule(SERVICES, "RETURN", source="127.0.0.0/8" if family is Family.IPV4 else "::1/128"),
+        Rule(SERVICES, MARK_MASQ, _commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst")),
         Rule(SERVICES, LOAD_BALANCER, _commented(family, sets.LOAD_BALANCER, "dst,dst")),
         _cluster_ip_masquerade(family, options),
         Rule(SERVICES, MARK_MASQ, _commented(family, sets.EXTERNAL_IP, "dst,dst")),
@@ -109,19 +123,19 @@ def _cluster_ip_masquerade(family: Family, options: RuleOptions) -> Rule:
 
     Where local pods cannot be told, only what the node itself sends (source = a VIP) is masqueraded (K02).
     """
-    local = options.local
-    cidr = next((str(cidr) for cidr in local.cidrs if family_of(cidr.network) is family), "")
-    if options.masquerade_all:
-        direction, source, interface = "dst,dst", "", ""
-    elif cidr:
-        direction, source, interface = "dst,dst", f"! {cidr}", ""
-    elif local.interface:
-        direction, source, interface = "dst,dst", "", f"! {local.interface}"
-    else:
-        direction, source, interface = "src,dst", "", ""
+    source, interface = ("", "") if options.masquerade_all else _from_elsewhere(family, options)
+    direction = "dst,dst" if options.masquerade_all or source or interface else "src,dst"
     return Rule(
         SERVICES, MARK_MASQ, _commented(family, sets.CLUSTER_IP, direction), source=source, in_interface=interface
     )
+
+
+def _from_elsewhere(family: Family, options: RuleOptions) -> tuple[str, str]:
+    """Source and incoming interface of what comes from no local pod; both empty where local pods cannot be told."""
+    cidr = next((str(cidr) for cidr in options.local.cidrs if family_of(cidr.network) is family), "")
+    if cidr:
+        return f"! {cidr}", ""
+    return "", f"! {options.local.interface}" if options.local.interface else ""
 
 
 def _external_accepts(family: Family, base: str) -> tuple[Rule, Rule]:
@@ -174,8 +188,8 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
     return RuleLayer(
         FILTER_CHAINS,
         (
+            _jump("INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),  # before anything is accepted
             _jump("INPUT", IPVS_FILTER, "kubernetes ipvs access filter"),
-            _jump("INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
             _jump("INPUT", NODE_PORT, "kubernetes health check rules"),
             _jump("FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
             _jump("FORWARD", FORWARD, "kubernetes forwarding rules"),
@@ -185,16 +199,55 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
             Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding rules"), marked)),  # f6
             Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding conntrack rule"), established)),  # f7
             Rule(NODE_PORT, "ACCEPT", _commented(family, sets.HEALTH_CHECK_NODE_PORT, "dst")),  # f8
+            *(_node_port_accepts(family, options) if options.accepts else ()),
             Rule(PROXY_FIREWALL, SOURCE_RANGES, _commented(family, sets.LOAD_BALANCER_FW, "dst,dst")),  # f1
+            _no_local_endpoints(family, options),
             Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_CIDR, "dst,dst,src")),  # f2
             Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_IP, "dst,dst,src")),  # f3
             Rule(SOURCE_RANGES, "DROP"),  # f4
-            *_vip_filter_rules(family),
+            *_vip_filter_rules(family, "ACCEPT" if options.accepts else "RETURN"),
         ),
     )
 
 
-def _vip_filter_rules(family: Family) -> tuple[Rule, ...]:
+def _no_local_endpoints(family: Family, options: RuleOptions) -> Rule:
+    """External policy Local and no endpoint here: dropped, unless it comes from the node's pods (K25).
+
+    What the node itself sends never comes by here: IPVS takes it on its way out.
+    """
+    source, interface = _from_elsewhere(family, options)
+    matches = _commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst")
+    return Rule(PROXY_FIREWALL, "DROP", matches, source=source, in_interface=interface)
+
+
+def _node_port_accepts(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
+    """Node ports pass whatever comes after our chains (K28), on the addresses that serve them and no others."""
+    networks = [cidr for cidr in options.node_port_networks if family_of(cidr.network) is family]
+    is_everywhere = not networks or any(cidr.prefix_len == 0 for cidr in networks)
+    rows = (("tcp", sets.NODE_PORT_TCP, "dst"), ("udp", sets.NODE_PORT_UDP, "dst"))
+    return tuple(
+        Rule(NODE_PORT, "ACCEPT", _commented(family, base, direction), protocol=protocol, destination=destination)
+        for protocol, base, direction in (*rows, ("sctp", sets.NODE_PORT_SCTP, "dst,dst"))
+        for destination in ([""] if is_everywhere else map(str, networks))
+    )
+
+
+def mangle_layer(family: Family) -> RuleLayer:
+    """What the node itself may not send to a load-balancer IP: seen here, before IPVS takes it on its way out."""
+    source = "dst,dst,src"
+    outside = (
+        *_commented(family, sets.LOAD_BALANCER_FW, "dst,dst"),
+        _in_set(family, sets.LOAD_BALANCER_SOURCE_IP, source, negated=True),
+        _in_set(family, sets.LOAD_BALANCER_SOURCE_CIDR, source, negated=True),
+    )
+    return RuleLayer(
+        MANGLE_CHAINS,
+        (_jump("OUTPUT", IPVS_OUT_FILTER, "kubernetes ipvs access filter"),),
+        (Rule(IPVS_OUT_FILTER, "DROP", outside),),
+    )
+
+
+def _vip_filter_rules(family: Family, verdict: str) -> tuple[Rule, ...]:
     """f9 to f14: a bound address answers on service ports and to ping, and refuses all else actively (K31)."""
     new = Match("conntrack", (Option("--ctstate", "NEW"),))
     bound = _in_set(family, sets.IPVS_IPS, "dst")
@@ -208,7 +261,7 @@ def _vip_filter_rules(family: Family) -> tuple[Rule, ...]:
         )
     accepts = (sets.LOAD_BALANCER, sets.CLUSTER_IP, sets.EXTERNAL_IP, sets.EXTERNAL_IP_LOCAL)
     return (
-        *(Rule(IPVS_FILTER, "RETURN", (_in_set(family, base, "dst,dst"),)) for base in accepts),
+        *(Rule(IPVS_FILTER, verdict, (_in_set(family, base, "dst,dst"),)) for base in accepts),
         Rule(IPVS_FILTER, "RETURN", (_in_set(family, sets.HEALTH_CHECK_NODE_PORT, "dst"),)),
         Rule(IPVS_FILTER, "RETURN", (echo, bound), protocol=protocol),
         # A stream whose Service went away must hear a reset: port-unreachable does not end an established TCP stream.
@@ -225,8 +278,8 @@ def _comment(text: str) -> Match:
     return Match("comment", (Option("--comment", text),))
 
 
-def _in_set(family: Family, base: str, direction: str) -> Match:
-    return Match("set", (Option("--match-set", f"{set_name(base, family)} {direction}"),))
+def _in_set(family: Family, base: str, direction: str, *, negated: bool = False) -> Match:
+    return Match("set", (Option("--match-set", f"{set_name(base, family)} {direction}", negated),))
 
 
 def _commented(family: Family, base: str, direction: str) -> tuple[Match, Match]:

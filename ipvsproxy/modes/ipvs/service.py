@@ -2,19 +2,26 @@
 
 Source: kubernetes v1.37.2 pkg/proxy/ipvs/proxier.go.
 
-Each address that a Service is reached at is a *frontend*: it says which accept set it stands in and whether its address
-is bound. A frontend and a port make one virtual server; its real servers are the port's usable endpoints.
+Each address that a Service is reached at is a *frontend*: it says which set entries go with it and whether its address
+is bound. A frontend and a port make one virtual server; its real servers are the port's endpoints that its traffic
+policy leaves.
+
+differs: a cluster IP with internal policy Local never leads to another node; upstream's does as soon as the Service has
+an external address too. differs: with external policy Local and no endpoint here, the node and its pods are masqueraded
+to the others' and all else is dropped (KUBE-NO-LOCAL-ENDPOINTS, rules.py); upstream forwards it without SNAT, so that
+outside clients never get an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from ipvsproxy.cluster import endpoints
 from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.services import ServicePort, ServiceView
-from ipvsproxy.cluster.slices import CompactSlice, EndpointFlags, preferred_flags
+from ipvsproxy.cluster.slices import CompactSlice
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
@@ -31,11 +38,10 @@ from ipvsproxy.model.names import DEFAULT_SCHEDULER, set_name
 from ipvsproxy.modes.ipvs import sets
 from ipvsproxy.plan.desired import OwnerPlan
 
-_READY, _LOCAL = int(EndpointFlags.READY), int(EndpointFlags.LOCAL)  # an IntFlag's `&` costs ten times an int's
-_NODE_PORT_SETS = {
-    Protocol.TCP: sets.NODE_PORT_TCP,
-    Protocol.UDP: sets.NODE_PORT_UDP,
-    Protocol.SCTP: sets.NODE_PORT_SCTP,
+_NODE_PORT_SETS = {  # of every policy, and of policy Local besides
+    Protocol.TCP: (sets.NODE_PORT_TCP, sets.NODE_PORT_LOCAL_TCP),
+    Protocol.UDP: (sets.NODE_PORT_UDP, sets.NODE_PORT_LOCAL_UDP),
+    Protocol.SCTP: (sets.NODE_PORT_SCTP, sets.NODE_PORT_LOCAL_SCTP),
 }
 # mh hashes the client's port too, so that one client's connections spread (upstream: pkg/proxy/ipvs/proxier.go).
 _SCHEDULER_FLAGS = {"mh": VirtualServerFlags.SCHEDULER_2}
@@ -50,23 +56,32 @@ class ServiceOptions(msgspec.Struct, frozen=True):
 
 
 class Frontend(msgspec.Struct, frozen=True):
-    """One way in: `entries` let its packets through or have them masqueraded, `is_bound` puts it on kube-ipvs0."""
+    """One way in: `entries` let its packets through, guard it or have them masqueraded."""
 
     key: VirtualServerKey
     entries: tuple[ObjectId, ...]
+    servers: bytes
     is_bound: bool
 
 
-class PortEndpoints(msgspec.Struct, frozen=True):
-    """The endpoints of one Service port in one family: usable ones, and those on this node in any state."""
+class Backends(msgspec.Struct, frozen=True):
+    """The real servers of one Service port in one family, as records: for cluster IPs, and for all other addresses.
 
-    usable: tuple[tuple[PackedAddr, int], ...]
-    local: tuple[tuple[PackedAddr, int], ...]
+    `lacks_local`: external traffic should stay on the node and finds no endpoint here, only elsewhere.
+    """
+
+    internal: bytes
+    external: bytes
+    lacks_local: bool
 
 
-def depends_on_host(service: ServiceView) -> bool:
-    """Whether the plan of `service` changes with the node's own addresses."""
-    return bool(service.external_ips or service.load_balancer_ips) or any(port.node_port for port in service.ports)
+def depends_on_host(service: ServiceView, slices: Sequence[CompactSlice]) -> bool:
+    """Whether the plan of `service` changes with the host view: the node's addresses, its zone."""
+    return (
+        bool(service.external_ips or service.load_balancer_ips)
+        or any(port.node_port for port in service.ports)
+        or any(piece.zones for piece in slices)
+    )
 
 
 def plan_service(
@@ -74,51 +89,111 @@ def plan_service(
 ) -> OwnerPlan:
     """Everything that `service` wants in the kernel; both families in one plan, an address says its own."""
     objects: dict[ObjectId, Settings] = {}
+    frontends: dict[VirtualServerKey, tuple[ObjectId, ...]] = {}
     settings = _settings(service, options.scheduler)
     for port in service.ports:
         for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
-            endpoints = port_endpoints(port, slices, family)
-            servers = real_servers.join(real_servers.pack(RealServer(*endpoint)) for endpoint in endpoints.usable)
-            for frontend in _frontends(service, port, family, host):
+            found = endpoints.port_endpoints(port, slices, family, host.zone)
+            for frontend in _frontends(service, port, family, host, _backends(service, found)):
                 if any(frontend.key.address in cidr for cidr in options.exclude):
                     continue
+                frontends[frontend.key] = frontend.entries
                 objects[Kind.VIRTUAL_SERVER, frontend.key] = settings
-                objects[Kind.REAL_SERVER, frontend.key] = servers
+                objects[Kind.REAL_SERVER, frontend.key] = frontend.servers
                 objects.update(dict.fromkeys(frontend.entries, True))
                 if frontend.is_bound:
                     objects[Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family), frontend.key.address)] = True
                     objects[Kind.ADDRESS, frontend.key.address] = True
-            for address, number in endpoints.local:
-                name = set_name(sets.LOOP_BACK, family)
-                objects[Kind.SUPPORT_ENTRY, SetEntry(name, address, port.protocol, number, address)] = True
-    return OwnerPlan(service.name, service.created, objects)
+            for address, number in endpoints.here(found):
+                objects[_at(sets.LOOP_BACK, VirtualServerKey(port.protocol, address, number), address)] = True
+    if service.health_check_node_port:
+        for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
+            objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
+    return OwnerPlan(service.name, service.created, objects, frontends)
 
 
-def _frontends(service: ServiceView, port: ServicePort, family: Family, host: HostView) -> Iterator[Frontend]:
+def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:
+    """The endpoints that each traffic policy leaves.
+
+    Source: kubernetes v1.37.2 pkg/proxy/topology.go CategorizeEndpoints.
+    """
+    everywhere = _records(endpoints.usable(found))
+    if not service.internal_policy_local and not service.external_policy_local:
+        return Backends(everywhere, everywhere, lacks_local=False)
+    local = _records(endpoints.usable_here(found))
+    return Backends(
+        internal=local if service.internal_policy_local else everywhere,
+        external=(local or everywhere) if service.external_policy_local else everywhere,
+        lacks_local=service.external_policy_local and not local and bool(everywhere),
+    )
+
+
+def _records(targets: endpoints.Targets) -> bytes:
+    return real_servers.join(real_servers.pack(RealServer(*target)) for target in targets)
+
+
+def _frontends(
+    service: ServiceView, port: ServicePort, family: Family, host: HostView, backends: Backends
+) -> Iterator[Frontend]:
     """Every way in. An address that another interface of this node has is served but never bound (K32)."""
-    for addresses, base in (
-        (service.cluster_ips, sets.CLUSTER_IP),
-        (service.external_ips, sets.EXTERNAL_IP),
-        (service.load_balancer_ips, sets.LOAD_BALANCER),
-    ):
-        for address in addresses:
-            if family_of(address) is family:
-                is_bound = base == sets.CLUSTER_IP or address not in host.addresses
-                entry = (sets.ENTRY_KINDS[base], SetEntry(set_name(base, family), address, port.protocol, port.port))
-                yield Frontend(VirtualServerKey(port.protocol, address, port.port), (entry,), is_bound)
+    for address in _of(family, service.cluster_ips):
+        key = VirtualServerKey(port.protocol, address, port.port)
+        yield Frontend(key, (_at(sets.CLUSTER_IP, key),), backends.internal, is_bound=True)
+    for address in _of(family, service.external_ips):
+        key = VirtualServerKey(port.protocol, address, port.port)
+        base = sets.EXTERNAL_IP_LOCAL if service.external_policy_local else sets.EXTERNAL_IP
+        yield _external(key, [_at(base, key)], backends, is_bound=address not in host.addresses)
+    for address in _of(family, service.load_balancer_ips):
+        key = VirtualServerKey(port.protocol, address, port.port)
+        entries = _load_balancer_entries(service, key, host)
+        yield _external(key, entries, backends, is_bound=address not in host.addresses)
     if port.node_port:
-        for address in host.node_port_addresses:
-            if family_of(address) is family:
-                key = VirtualServerKey(port.protocol, address, port.node_port)
-                yield Frontend(key, (_node_port_entry(key, family),), is_bound=False)
+        for address in _of(family, host.node_port_addresses):
+            key = VirtualServerKey(port.protocol, address, port.node_port)
+            yield _external(key, _node_port_entries(service, key), backends, is_bound=False)
 
 
-def _node_port_entry(key: VirtualServerKey, family: Family) -> ObjectId:
+def _external(key: VirtualServerKey, entries: list[ObjectId], backends: Backends, *, is_bound: bool) -> Frontend:
+    """A frontend that clients outside the cluster use; guarded where they must not be sent on to another node."""
+    guards = (_at(sets.NO_LOCAL_ENDPOINTS, key),) if backends.lacks_local else ()
+    return Frontend(key, (*entries, *guards), backends.external, is_bound)
+
+
+def _load_balancer_entries(service: ServiceView, key: VirtualServerKey, host: HostView) -> list[ObjectId]:
+    """A load-balancer IP's entries. What the node itself sends to one has that very IP as its source."""
+    entries = [_at(sets.LOAD_BALANCER, key)]
+    if service.external_policy_local:
+        entries.append(_at(sets.LOAD_BALANCER_LOCAL, key))
+    family = family_of(key.address)
+    if family in service.restricted:
+        ranges = [cidr for cidr in service.source_ranges if family_of(cidr.network) is family]
+        entries.append(_at(sets.LOAD_BALANCER_FW, key))
+        entries += [_at(sets.LOAD_BALANCER_SOURCE_CIDR, key, cidr.network, cidr.prefix_len) for cidr in ranges]
+        if any(own in cidr for own in host.node_ips for cidr in ranges):
+            entries.append(_at(sets.LOAD_BALANCER_SOURCE_IP, key, key.address))
+    return entries
+
+
+def _node_port_entries(service: ServiceView, key: VirtualServerKey) -> list[ObjectId]:
     """What makes traffic to a node port masqueraded. A bitmap cannot hold SCTP, so its set names each address (K30)."""
-    name = set_name(_NODE_PORT_SETS[key.protocol], family)
+    bases = _NODE_PORT_SETS[key.protocol][: 2 if service.external_policy_local else 1]
     if key.protocol is Protocol.SCTP:
-        return Kind.SUPPORT_ENTRY, SetEntry(name, key.address, key.protocol, key.port)
-    return Kind.SUPPORT_ENTRY, SetEntry(name, port=key.port)
+        return [_at(base, key) for base in bases]
+    return [_port_alone(base, family_of(key.address), key.port) for base in bases]
+
+
+def _at(base: str, key: VirtualServerKey, second: bytes = b"", prefix_len: int = 0) -> ObjectId:
+    """The entry of a frontend (or, for the hairpin set, an endpoint) in a set, with a source where the set has one."""
+    name = set_name(base, family_of(key.address))
+    return sets.ENTRY_KINDS[base], SetEntry(name, key.address, key.protocol, key.port, second, prefix_len)
+
+
+def _port_alone(base: str, family: Family, port: int) -> ObjectId:
+    return sets.ENTRY_KINDS[base], SetEntry(set_name(base, family), port=port)
+
+
+def _of(family: Family, addresses: Sequence[PackedAddr]) -> Iterator[PackedAddr]:
+    return (address for address in addresses if family_of(address) is family)
 
 
 def _settings(service: ServiceView, scheduler: str) -> VirtualServer:
@@ -126,29 +201,3 @@ def _settings(service: ServiceView, scheduler: str) -> VirtualServer:
     if service.affinity_s:
         flags |= VirtualServerFlags.PERSISTENT
     return VirtualServer(scheduler, flags, service.affinity_s)
-
-
-def port_endpoints(port: ServicePort, slices: Iterable[CompactSlice], family: Family) -> PortEndpoints:
-    """The endpoints behind `port`, matched by port name and protocol; the port number is the slice's.
-
-    An address that stands in several slices counts once.
-    Source: kubernetes v1.37.2 pkg/proxy/{endpointslicecache,topology}.go.
-    """
-    found: dict[tuple[PackedAddr, int], int] = {}
-    for piece in slices:
-        if piece.family is not family:
-            continue
-        for number in _numbers(piece, port.name, port.protocol):
-            for address, flags in piece.records():
-                before = found.get((address, number))
-                found[address, number] = flags if before is None else preferred_flags(before, flags)
-    return PortEndpoints(
-        tuple(endpoint for endpoint, flags in found.items() if flags & _READY),
-        tuple(endpoint for endpoint, flags in found.items() if flags & _LOCAL),
-    )
-
-
-def _numbers(piece: CompactSlice, name: str, protocol: Protocol) -> Iterator[int]:
-    for port_name, port_protocol, number in piece.ports:
-        if port_name == name and port_protocol == protocol:
-            yield number

@@ -1,7 +1,8 @@
-"""The 17 ipsets of a family, as one table. Source: kubernetes v1.37.2 pkg/proxy/ipvs/{proxier,ipset}.go.
+"""The ipsets of a family, as one table: kube-proxy's 17 and one of our own.
 
 The kind of a set's entries is their place in the order of changes (plan/order.py). The comment is not stored in the
 set: it is the comment of the rules that match on it.
+Source: kubernetes v1.37.2 pkg/proxy/ipvs/{proxier,ipset}.go.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ NODE_PORT_SCTP = "KUBE-NODE-PORT-SCTP-HASH"
 NODE_PORT_LOCAL_SCTP = "KUBE-NODE-PORT-LOCAL-SCTP-HASH"
 HEALTH_CHECK_NODE_PORT = "KUBE-HEALTH-CHECK-NODE-PORT"
 IPVS_IPS = "KUBE-IPVS-IPS"
+NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"  # ours: kube-proxy has no such set
 
 BITMAP_PORT = "bitmap:port"
 HASH_IP = "hash:ip"
@@ -46,7 +48,7 @@ class SetRow(NamedTuple):
     comment: str
 
 
-_SUPPORT, _ACCEPT, _BOUND = Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY
+_SUPPORT, _ACCEPT, _BOUND, _GUARD = Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.GUARD_ENTRY
 
 SETS: tuple[SetRow, ...] = (
     SetRow(LOOP_BACK, HASH_IP_PORT_IP, _SUPPORT,
@@ -59,7 +61,7 @@ SETS: tuple[SetRow, ...] = (
            "Kubernetes service external ip + port with externalTrafficPolicy=local"),
     SetRow(LOAD_BALANCER, HASH_IP_PORT, _ACCEPT,
            "Kubernetes service lb portal"),
-    SetRow(LOAD_BALANCER_FW, HASH_IP_PORT, _SUPPORT,
+    SetRow(LOAD_BALANCER_FW, HASH_IP_PORT, _GUARD,
            "Kubernetes service load balancer ip + port for load balancer with sourceRange"),
     SetRow(LOAD_BALANCER_LOCAL, HASH_IP_PORT, _SUPPORT,
            "Kubernetes service load balancer ip + port with externalTrafficPolicy=local"),
@@ -83,6 +85,8 @@ SETS: tuple[SetRow, ...] = (
            "Kubernetes health check node port"),
     SetRow(IPVS_IPS, HASH_IP, _BOUND,
            "Addresses on the ipvs interface"),
+    SetRow(NO_LOCAL_ENDPOINTS, HASH_IP_PORT, _GUARD,
+           "Kubernetes service external ip + port with externalTrafficPolicy=local but no endpoint on this node"),
 )  # fmt: skip
 
 COMMENTS = {row.base: row.comment for row in SETS}
@@ -91,6 +95,9 @@ ENTRY_KIND_BY_NAME = {set_name(row.base, family): row.entry_kind for row in SETS
 ACCEPT_SETS = {
     family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.ACCEPT_ENTRY)
     for family in Family
+}
+GUARD_SETS = {
+    family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.GUARD_ENTRY) for family in Family
 }
 
 

@@ -38,6 +38,7 @@ class Rule:
     entry: ip4tc.ipt_entry
     protocol: str
     src: str
+    dst: str
     def __init__(self, entry: ip4tc.ipt_entry | None = None, chain: Chain | None = None) -> None: ...
     @property
     def matches(self) -> list[Match]: ...

@@ -9,6 +9,7 @@ class ipt_ip(Structure):
 
     src: in_addr
     smsk: in_addr
+    dst: in_addr
     dmsk: in_addr
     iniface: bytes
     iniface_mask: bytes

@@ -9,7 +9,6 @@ from ipvsproxy.cluster.node import NodeView, parse_node_addresses, read_node
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import format_addr
 from ipvsproxy.model.api_objects import Node
-from ipvsproxy.model.enums import Family
 
 
 def node(addresses=(), spec=None) -> Node:
@@ -27,8 +26,8 @@ def test_internal_addresses_stand_before_external_ones_in_the_status_order():
 
 def test_the_node_ip_of_a_family_is_its_first_address():
     view, _ = read_node(node([("InternalIP", "fd00::2"), ("InternalIP", "10.0.0.2"), ("InternalIP", "10.0.0.3")]))
-    assert view.primary_ip(Family.IPV4) == bytes([10, 0, 0, 2])
-    assert NodeView("n1").primary_ip(Family.IPV6) is None
+    assert [format_addr(addr) for addr in view.primary_ips] == ["10.0.0.2", "fd00::2"]
+    assert NodeView("n1").primary_ips == ()
 
 
 @pytest.mark.parametrize(

@@ -267,11 +267,43 @@ def test_load_balancer_ips_are_those_that_the_node_serves_whatever_the_type():
         ),
         pytest.param(DUAL, ["10.0.0.0/8", "::/0", "fd00::/8"], ["10.0.0.0/8"], id="each family for itself"),
         pytest.param(BASE, ["fd00::/8"], [], id="only the other family"),
-        pytest.param(BASE, ["", " "], [], id="blanks"),
     ],
 )
 def test_source_ranges_are_those_of_the_service_s_families(spec, ranges, expected):
     assert [str(cidr) for cidr in clean({**spec, "loadBalancerSourceRanges": ranges}).source_ranges] == expected
+
+
+@pytest.mark.parametrize(
+    "spec,ranges,restricted",
+    [
+        pytest.param(BASE, [], [], id="no list"),
+        pytest.param(BASE, ["10.0.0.0/8"], ["IPv4"], id="a range"),
+        pytest.param(BASE, ["10.0.0.0/8", "0.0.0.0/0"], [], id="a range of everything"),
+        pytest.param(DUAL, ["10.0.0.0/8"], ["IPv4", "IPv6"], id="ranges of one family close the other"),
+        pytest.param(DUAL, ["0.0.0.0/0"], ["IPv6"], id="everything of one family closes the other"),
+        pytest.param(BASE, ["fd00::/8"], ["IPv4"], id="only a family that it does not have"),
+    ],
+)
+def test_k35_a_list_of_source_ranges_closes_what_it_does_not_name(spec, ranges, restricted):
+    view = clean({**spec, "loadBalancerSourceRanges": ranges})
+    assert [family.label for family in view.restricted] == restricted
+
+
+@pytest.mark.parametrize(
+    "ranges,is_closed",
+    [
+        pytest.param(["nonsense"], True, id="S7 nonsense closes the Service, and says so"),
+        pytest.param(["10.0.0.0", "0.0.0.0"], True, id="addresses without a length"),
+        pytest.param(["", " "], False, id="blanks say nothing: no list"),
+    ],
+)
+def test_k35_source_ranges_that_are_none_are_reported(ranges, is_closed):
+    view, reasons = read({**BASE, "loadBalancerSourceRanges": ranges})
+    assert view is not None
+    assert view.source_ranges == ()
+    assert bool(view.restricted) is is_closed
+    assert len(reasons) == 1
+    assert all(f'"{text}" is not a CIDR' in reasons[0] for text in ranges)
 
 
 def test_a_bad_source_range_costs_only_itself():

@@ -159,6 +159,7 @@ _KEY_TEXTS = {
     Kind.RULES: (RuleTable("nat", Family.IPV6), "IPv6 nat rules"),
     Kind.LINK: ("kube-ipvs0", "kube-ipvs0"),
     Kind.SUPPORT_ENTRY: (_ENTRY, "KUBE-CLUSTER-IP 10.0.0.1,tcp:80"),
+    Kind.GUARD_ENTRY: (_ENTRY, "KUBE-CLUSTER-IP 10.0.0.1,tcp:80"),
     Kind.ACCEPT_ENTRY: (_ENTRY, "KUBE-CLUSTER-IP 10.0.0.1,tcp:80"),
     Kind.BOUND_ENTRY: (SetEntry("KUBE-IPVS-IPS", _addr("10.0.0.1")), "KUBE-IPVS-IPS 10.0.0.1"),
     Kind.VIRTUAL_SERVER: (_VIRTUAL_SERVER, "10.0.0.1:80/TCP"),

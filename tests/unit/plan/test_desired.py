@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from ipvsproxy.model.kernel_objects import Kind, VirtualServer
+import pytest
+
+from ipvsproxy.model.kernel_objects import Kind, SetEntry, VirtualServer
 from ipvsproxy.model.names import ServiceName
-from ipvsproxy.plan.desired import Desired
+from ipvsproxy.plan.desired import Desired, OwnerPlan
 from tests.builders import addr, owner, vs_key
 
 ADDRESS = (Kind.ADDRESS, addr("10.96.0.20"))
-SERVER = (Kind.VIRTUAL_SERVER, vs_key("10.96.0.20", 80))
+KEY = vs_key("10.96.0.20", 80)
+SERVER = (Kind.VIRTUAL_SERVER, KEY)
 A, B = ServiceName("default", "a"), ServiceName("default", "b")
 
 
@@ -68,3 +71,47 @@ def test_a_service_that_does_not_tell_its_age_is_the_youngest():
         desired.replace(plan.owner, plan)
     assert desired.get(SERVER) == VirtualServer("rr")
     assert list(desired.contested([SERVER, ADDRESS])) == [(SERVER, known.owner, unknown.owner)]
+
+
+# Set entries go with the frontend that they are about
+
+RANGE = (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOAD-BALANCER-SOURCE-CIDR", KEY.address, 6, 80, addr("198.51.100.0"), 24))
+OTHER_RANGE = (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOAD-BALANCER-SOURCE-CIDR", KEY.address, 6, 80, addr("10.0.0.0"), 8))
+OLD = OwnerPlan(B, "2026-01-01T00:00:00Z", {SERVER: VirtualServer("rr"), RANGE: True}, {KEY: (RANGE,)})
+YOUNG = OwnerPlan(A, "2026-02-01T00:00:00Z", {SERVER: VirtualServer("rr"), OTHER_RANGE: True}, {KEY: (OTHER_RANGE,)})
+
+
+@pytest.mark.parametrize("plans", [pytest.param((OLD, YOUNG), id="old first"), pytest.param((YOUNG, OLD), id="last")])
+def test_k35_the_entries_of_a_frontend_are_its_holders_alone(plans):
+    desired = Desired()
+    for plan in plans:
+        desired.replace(plan.owner, plan)
+    assert (desired.get(RANGE), desired.get(OTHER_RANGE)) == (True, None)
+    assert OTHER_RANGE not in {(kind, key) for kind, objects in desired.state().items() for key in objects}
+
+
+def test_who_takes_a_frontend_over_brings_its_entries():
+    desired = Desired()
+    for plan in (OLD, YOUNG):
+        desired.replace(plan.owner, plan)
+    assert set(desired.replace(B, None)) == {SERVER, RANGE, OTHER_RANGE}
+    assert (desired.get(RANGE), desired.get(OTHER_RANGE)) == (None, True)
+
+
+def test_who_loses_a_frontend_to_an_older_service_takes_its_entries_back():
+    desired = Desired()
+    desired.replace(A, YOUNG)
+    assert set(desired.replace(B, OLD)) == {SERVER, RANGE, OTHER_RANGE}
+    assert desired.get(OTHER_RANGE) is None
+
+
+def test_an_entry_that_another_frontend_names_too_stays():
+    second = vs_key("198.51.100.11", 30080)
+    port = (Kind.SUPPORT_ENTRY, SetEntry("KUBE-NODE-PORT-TCP", port=30080))
+    objects = {SERVER: VirtualServer("rr"), (Kind.VIRTUAL_SERVER, second): VirtualServer("rr"), port: True}
+    desired = Desired()
+    desired.replace(B, OLD)
+    desired.replace(A, OwnerPlan(A, "2026-02-01T00:00:00Z", objects, {KEY: (port,), second: (port,)}))
+    assert desired.get(port) is True
+    desired.replace(A, OwnerPlan(A, "2026-02-01T00:00:00Z", {SERVER: VirtualServer("rr"), port: True}, {KEY: (port,)}))
+    assert desired.get(port) is None

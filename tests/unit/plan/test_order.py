@@ -3,16 +3,28 @@ from __future__ import annotations
 from itertools import product
 
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, Operation, RuleTable, SetEntry, Verb, VirtualServer, empty_state
+from ipvsproxy.model.kernel_objects import (
+    Kind,
+    ObjectId,
+    Operation,
+    RuleTable,
+    SetEntry,
+    Verb,
+    VirtualServer,
+    VirtualServerKey,
+    empty_state,
+)
 from ipvsproxy.model.names import DUMMY_DEVICE
 from ipvsproxy.modes.ipvs.sets import ACCEPT_SETS
 from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered
 from tests.builders import addr, vs_key
 
 KEPT = {(Kind.SYSCTL, Verb.DELETE)}  # sysctls are the node's: set, never taken back
-HAVE_NO_SETTINGS = {Kind.SUPPORT_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.ADDRESS}
+HAVE_NO_SETTINGS = {Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.ADDRESS}
 KEY = vs_key("10.96.0.20", 80)
 ENTRY = SetEntry("KUBE-CLUSTER-IP", KEY.address, 6, 80)
+
+SUPPORT_GOES = (Kind.SUPPORT_ENTRY, Verb.DELETE)
 
 
 def bound(_: bytes) -> bool:
@@ -23,6 +35,11 @@ def bound(_: bytes) -> bool:
 def unbound(_: bytes) -> bool:
     """No address is: all are the node's own."""
     return False
+
+
+def unguarded(_: VirtualServerKey) -> tuple[ObjectId, ...]:
+    """No guard entry is wanted."""
+    return ()
 
 
 def test_every_verb_of_every_kind_has_its_place():
@@ -78,16 +95,17 @@ def test_a_phase_holds_one_kind_and_one_verb():
 
 
 def test_an_accept_entry_needs_its_virtual_server():
-    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY), bound) == (
+    assert must_stand(Operation(Verb.ADD, Kind.ACCEPT_ENTRY, ENTRY), bound, unguarded) == (
         (Kind.SET, ENTRY.set_name),
         (Kind.VIRTUAL_SERVER, KEY),
     )
 
 
 def test_an_address_needs_link_rules_and_its_closing_entry():
-    assert set(must_stand(Operation(Verb.ADD, Kind.ADDRESS, addr("fd00::1")), bound)) == {
+    assert set(must_stand(Operation(Verb.ADD, Kind.ADDRESS, addr("fd00::1")), bound, unguarded)) == {
         (Kind.LINK, DUMMY_DEVICE),
         (Kind.RULES, RuleTable("filter", Family.IPV6)),
+        (Kind.RULES, RuleTable("mangle", Family.IPV6)),
         (Kind.RULES, RuleTable("nat", Family.IPV6)),
         (Kind.BOUND_ENTRY, SetEntry("KUBE-6-IPVS-IPS", addr("fd00::1"))),
     }
@@ -124,9 +142,22 @@ def test_on_an_address_of_the_node_the_entry_that_tells_ours_comes_first_and_goe
 
 def test_on_an_address_of_the_node_a_virtual_server_waits_for_the_masquerade_rules():
     add = Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr"))
-    assert must_stand(add, unbound) == ((Kind.RULES, RuleTable("nat", Family.IPV4)),)
-    assert must_stand(add, bound) == ()
+    assert must_stand(add, unbound, unguarded) == ((Kind.RULES, RuleTable("nat", Family.IPV4)),)
+    assert must_stand(add, bound, unguarded) == ()
     assert must_be_gone(Operation(Verb.DELETE, Kind.VIRTUAL_SERVER, KEY), ACCEPT_SETS, unbound) == ()
+
+
+def test_k36_a_guard_stands_after_what_it_leaves_open_and_before_what_it_guards_and_goes_the_other_way_round():
+    kinds = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.VIRTUAL_SERVER, Kind.ACCEPT_ENTRY, Kind.ADDRESS)
+    assert sorted(kinds, key=lambda kind: PHASE[kind, Verb.ADD]) == list(kinds)
+    assert PHASE[Kind.ADDRESS, Verb.DELETE] < PHASE[Kind.GUARD_ENTRY, Verb.DELETE] < PHASE[SUPPORT_GOES]
+
+
+def test_k36_a_virtual_server_waits_for_its_guards():
+    guard = (Kind.GUARD_ENTRY, SetEntry("KUBE-LOAD-BALANCER-FW", KEY.address, 6, 80))
+    add = Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr"))
+    assert must_stand(add, bound, lambda key: (guard,) if key == KEY else ()) == (guard,)
+    assert guard in must_stand(add, unbound, lambda key: (guard,) if key == KEY else ())
 
 
 def test_an_accept_entry_of_any_protocol_number_has_its_place():

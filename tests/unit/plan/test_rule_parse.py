@@ -93,7 +93,7 @@ def test_parsing_is_the_inverse_of_printing(rule):
 @pytest.mark.parametrize(
     "line,target",
     [
-        pytest.param("-A A -d 10.0.0.1/32 -j RETURN", "RETURN", id="a destination"),
+        pytest.param("-A A ! -d 10.0.0.1/32 -j RETURN", "RETURN", id="every destination but one"),
         pytest.param("-A A -o eth0 -j RETURN", "RETURN", id="an outgoing interface"),
         pytest.param("-A A -f -j RETURN", "RETURN", id="fragments"),
         pytest.param("-A A ! -p tcp -j RETURN", "RETURN", id="every protocol but one"),

@@ -71,19 +71,20 @@ def test_the_fixed_layer_is_owned_by_no_service():
     assert mode().fixed(NODE).owner == FIXED
 
 
-def test_the_fixed_layer_holds_sysctls_34_sets_four_tables_and_the_link():
+def test_the_fixed_layer_holds_sysctls_36_sets_six_tables_and_the_link():
     kinds = [kind for kind, _ in mode().fixed(NODE).objects]
     counts = {kind: kinds.count(kind) for kind in set(kinds)}
-    assert counts == {Kind.SYSCTL: 4, Kind.SET: 34, Kind.RULES: 4, Kind.LINK: 1}
+    assert counts == {Kind.SYSCTL: 4, Kind.SET: 36, Kind.RULES: 6, Kind.LINK: 1}
 
 
 def test_k55_a_node_of_one_family_has_the_sets_and_rules_of_that_family_alone():
     keys = list(mode(families=frozenset({Family.IPV4})).fixed(NODE).objects)
     assert [key for kind, key in keys if kind is Kind.RULES] == [
         RuleTable("filter", Family.IPV4),
+        RuleTable("mangle", Family.IPV4),
         RuleTable("nat", Family.IPV4),
     ]
-    assert len([key for kind, key in keys if kind is Kind.SET]) == 17
+    assert len([key for kind, key in keys if kind is Kind.SET]) == 18
     assert not any(str(key).startswith("KUBE-6-") for _, key in keys)
 
 

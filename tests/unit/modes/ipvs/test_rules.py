@@ -11,10 +11,11 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, RuleLayer, RuleTable
 from ipvsproxy.model.names import set_name
 from ipvsproxy.modes.ipvs import rules, sets
-from ipvsproxy.modes.ipvs.rules import LocalTraffic, RuleOptions, filter_layer, nat_layer
+from ipvsproxy.modes.ipvs.rules import LocalTraffic, RuleOptions, filter_layer, mangle_layer, nat_layer
 from ipvsproxy.plan.rule_text import rule_text
 
 FAMILIES = [pytest.param(family, id=family.label) for family in Family]
+NO_LOCAL = "KUBE-NO-LOCAL-ENDPOINTS"
 BOTH_CIDRS = tuple(cidr for text in ("10.244.0.0/16", "fd00:10:244::/56") if (cidr := parse_cidr(text)))
 
 
@@ -28,6 +29,10 @@ def nat(family=Family.IPV4, **options):
 
 def filtering(family=Family.IPV4, **options):
     return filter_layer(family, RuleOptions(**options))
+
+
+def layers(family=Family.IPV4, **options):
+    return nat(family, **options), filtering(family, **options), mangle_layer(family)
 
 
 # The ids are those of the differences page's source: chain, what it matches on, target. A name alone is a set's.
@@ -74,7 +79,7 @@ f14 filter KUBE-IPVS-FILTER KUBE-IPVS-IPS REJECT
 @pytest.mark.parametrize("row", [pytest.param(line.split()[1:], id=line.split()[0]) for line in PRESENT.splitlines()])
 def test_a_rule_of_kube_proxy_is_there_whatever_the_sets_hold(row, family):
     table, chain, matched, target = row
-    layer = {"nat": nat, "filter": filtering}[table](family)
+    layer = nat(family) if table == "nat" else filtering(family, accepts=False)
     word = set_name(matched, family) if matched.startswith("KUBE-") else matched
     found = [
         text
@@ -86,7 +91,7 @@ def test_a_rule_of_kube_proxy_is_there_whatever_the_sets_hold(row, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_rule_stands_in_a_chain_of_ours_and_jumps_only_to_those_or_to_a_target(family):
-    for layer in (nat(family), filtering(family)):
+    for layer in layers(family):
         targets = {"ACCEPT", "DROP", "MARK", "MASQUERADE", "REJECT", "RETURN", *layer.chains}
         assert all(rule.chain in layer.chains and rule.target in targets for rule in layer.rules)
         assert all(jump.chain not in layer.chains and jump.target in layer.chains for jump in layer.jumps)
@@ -94,7 +99,7 @@ def test_every_rule_stands_in_a_chain_of_ours_and_jumps_only_to_those_or_to_a_ta
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_set_is_matched_by_some_rule(family):
-    whole = " ".join([*texts(nat(family)), *texts(filtering(family))]).split()
+    whole = " ".join(text for layer in layers(family) for text in texts(layer)).split()
     assert [row.base for row in sets.SETS if set_name(row.base, family) not in whole] == []
 
 
@@ -102,12 +107,13 @@ def test_every_set_is_matched_by_some_rule(family):
 def test_a_comment_on_a_rule_about_a_set_is_the_sets_own(family):
     by_name = {set_name(row.base, family): row.comment for row in sets.SETS}
     checked = 0
-    for rule in (*nat(family).rules, *filtering(family).rules):
+    for rule in (rule for layer in layers(family) for rule in layer.rules):
         options = {option.name: option.value for match in rule.matches for option in match.options}
         if "--comment" in options and "--match-set" in options:
-            assert options["--comment"] == by_name[options["--match-set"].split()[0]]
+            first = next(o.value for match in rule.matches for o in match.options if o.name == "--match-set")
+            assert options["--comment"] == by_name[first.split()[0]]
             checked += 1
-    assert checked == 19
+    assert checked == 25
 
 
 # Order
@@ -122,8 +128,8 @@ def test_traffic_from_loopback_is_left_alone_first():
 def test_services_are_looked_up_in_kube_proxys_order(family):
     targets = [rule.target for rule in nat(family).rules if rule.chain == "KUBE-SERVICES"]
     assert targets == [
-        "RETURN", "KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-MARK-MASQ", "ACCEPT", "ACCEPT", "ACCEPT", "ACCEPT",
-        "KUBE-NODE-PORT", "ACCEPT", "ACCEPT",
+        "RETURN", "KUBE-MARK-MASQ", "KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-MARK-MASQ", "ACCEPT", "ACCEPT",
+        "ACCEPT", "ACCEPT", "KUBE-NODE-PORT", "ACCEPT", "ACCEPT",
     ]  # fmt: skip
 
 
@@ -154,7 +160,7 @@ def test_the_mark_is_one_bit_everywhere():
 def test_k31_the_filter_lets_known_ports_and_ping_pass_then_resets_tcp_then_refuses_the_rest(family):
     chain = [rule for rule in filtering(family).rules if rule.chain == "KUBE-IPVS-FILTER"]
     ping, reset, refuse = map(rule_text, chain[5:])
-    assert [rule.target for rule in chain[:6]] == ["RETURN"] * 6
+    assert [rule.target for rule in chain[:5]] == ["ACCEPT"] * 4 + ["RETURN"]
     bound = f"-m set --match-set {set_name(sets.IPVS_IPS, family)} dst"
     icmp, echo, unreachable = {
         Family.IPV4: ("icmp", "-m icmp --icmp-type 8", "icmp-port-unreachable"),
@@ -166,18 +172,19 @@ def test_k31_the_filter_lets_known_ports_and_ping_pass_then_resets_tcp_then_refu
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_jumps_stand_in_kube_proxys_order(family):
-    jumps = [(jump.chain, jump.target) for layer in (nat(family), filtering(family)) for jump in layer.jumps]
+def test_k28_jumps_stand_in_kube_proxys_order_but_for_the_firewall_which_comes_before_anything_is_accepted(family):
+    jumps = [(jump.chain, jump.target) for layer in layers(family) for jump in layer.jumps]
     assert jumps == [
         ("PREROUTING", "KUBE-SERVICES"),
         ("OUTPUT", "KUBE-SERVICES"),
         ("POSTROUTING", "KUBE-POSTROUTING"),
-        ("INPUT", "KUBE-IPVS-FILTER"),
         ("INPUT", "KUBE-PROXY-FIREWALL"),
+        ("INPUT", "KUBE-IPVS-FILTER"),
         ("INPUT", "KUBE-NODE-PORT"),
         ("FORWARD", "KUBE-PROXY-FIREWALL"),
         ("FORWARD", "KUBE-FORWARD"),
         ("OUTPUT", "KUBE-IPVS-OUT-FILTER"),
+        ("OUTPUT", "KUBE-IPVS-OUT-FILTER"),  # in mangle
     ]
 
 
@@ -214,6 +221,69 @@ def test_k02_a_family_without_a_network_of_its_own_masquerades_what_the_node_sen
     assert " -s " not in rule
 
 
+@pytest.mark.parametrize(
+    "options,before",
+    [
+        pytest.param({}, "", id="nothing tells local pods: they count as outside"),
+        pytest.param({"local": LocalTraffic(cidrs=BOTH_CIDRS)}, "! -s {cidr} ", id="a network"),
+        pytest.param({"local": LocalTraffic(interface="cni0")}, "! -i cni0 ", id="a bridge"),
+        pytest.param({"masquerade_all": True, "local": LocalTraffic(interface="cali+")}, "! -i cali+ ", id="all"),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_k25_what_comes_from_outside_for_no_local_endpoint_is_dropped_and_the_rest_masqueraded(options, before, family):
+    cidr = BOTH_CIDRS[0] if family is Family.IPV4 else BOTH_CIDRS[1]
+    match = f'-m comment --comment "{sets.COMMENTS[NO_LOCAL]}" -m set --match-set {set_name(NO_LOCAL, family)} dst,dst'
+    drop = f"-A KUBE-PROXY-FIREWALL {before.format(cidr=cidr)}{match} -j DROP"
+    assert drop in texts(filtering(family, **options), "KUBE-PROXY-FIREWALL")
+    assert f"-A KUBE-SERVICES {match} -j KUBE-MARK-MASQ" == texts(nat(family, **options), "KUBE-SERVICES")[1]
+
+
+@pytest.mark.parametrize(
+    "networks,destinations",
+    [
+        pytest.param((), ["", "", ""], id="none: everywhere"),
+        pytest.param(("192.0.2.0/24",), ["-d 192.0.2.0/24 "] * 3, id="a network"),
+        pytest.param(("192.0.2.0/24", "0.0.0.0/0"), ["", "", ""], id="everything among them"),
+        pytest.param(("fd00::/8",), ["", "", ""], id="only the other family's"),
+    ],
+)
+def test_k28_node_ports_are_accepted_where_they_are_served(networks, destinations):
+    cidrs = tuple(cidr for text in networks if (cidr := parse_cidr(text)))
+    chain = texts(filtering(node_port_networks=cidrs), "KUBE-NODE-PORT")
+    assert [text.partition("-p")[0] for text in chain[1:]] == [f"-A KUBE-NODE-PORT {d}" for d in destinations]
+    assert [
+        f"KUBE-NODE-PORT-{name} " in text for text, name in zip(chain[1:], ("TCP", "UDP", "SCTP-HASH"), strict=True)
+    ]
+    assert all(text.endswith("-j ACCEPT") for text in chain)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_accepting_only_the_health_check_port_and_forwarded_packets_are_accepted(family):
+    layer = filtering(family, accepts=False)
+    assert [rule.chain for rule in layer.rules if rule.target == "ACCEPT"] == [
+        "KUBE-FORWARD", "KUBE-FORWARD", "KUBE-NODE-PORT",
+    ]  # fmt: skip
+    assert [rule.target for rule in layer.rules if rule.chain == "KUBE-IPVS-FILTER"][:6] == ["RETURN"] * 6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_nodes_own_packets_outside_the_source_ranges_meet_one_rule(family):
+    (rule,) = mangle_layer(family).rules
+    guard, own, ranges = (set_name(f"KUBE-LOAD-BALANCER-{name}", family) for name in ("FW", "SOURCE-IP", "SOURCE-CIDR"))
+    comment = sets.COMMENTS["KUBE-LOAD-BALANCER-FW"]
+    assert rule_text(rule) == (
+        f'-A KUBE-IPVS-OUT-FILTER -m comment --comment "{comment}" -m set --match-set {guard} dst,dst'
+        f" -m set ! --match-set {own} dst,dst,src -m set ! --match-set {ranges} dst,dst,src -j DROP"
+    )
+
+
+def test_the_chain_that_other_programs_wait_for_is_there_and_empty():
+    for family in Family:
+        assert "KUBE-PROXY-CANARY" in mangle_layer(family).chains
+        assert texts(mangle_layer(family), "KUBE-PROXY-CANARY") == []
+
+
 # The families
 
 
@@ -234,6 +304,7 @@ def test_only_tables_of_served_families_are_planned():
     objects = rules.rule_objects(frozenset({Family.IPV6}), RuleOptions())
     assert list(objects) == [
         (Kind.RULES, RuleTable("filter", Family.IPV6)),
+        (Kind.RULES, RuleTable("mangle", Family.IPV6)),
         (Kind.RULES, RuleTable("nat", Family.IPV6)),
     ]
 
@@ -241,4 +312,5 @@ def test_only_tables_of_served_families_are_planned():
 def test_every_chain_of_the_layers_is_known_as_ours():
     for family in Family:
         assert set(nat(family).chains) == set(rules.OWN_CHAINS[RuleTable("nat", family)])
+        assert set(mangle_layer(family).chains) == set(rules.OWN_CHAINS[RuleTable("mangle", family)])
         assert set(filtering(family).chains) == set(rules.OWN_CHAINS[RuleTable("filter", family)])

@@ -6,47 +6,17 @@ import msgspec
 import pytest
 
 from ipvsproxy.cluster.node import HostView
-from ipvsproxy.cluster.services import ServicePort, read_service
-from ipvsproxy.cluster.slices import CompactSlice, compact_slice
+from ipvsproxy.cluster.services import read_service
+from ipvsproxy.cluster.slices import compact_slice
 from ipvsproxy.model import api_objects as api
 from ipvsproxy.model.addr import family_of
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, VirtualServer
-from ipvsproxy.modes.ipvs.service import ServiceOptions, depends_on_host, plan_service, port_endpoints
+from ipvsproxy.modes.ipvs.service import ServiceOptions, depends_on_host, plan_service
 from tests.builders import addr, blob, vs_key
 from tests.clusters import NODE, Svc, cluster
 
 BOTH = frozenset(Family)
-HTTP = ServicePort("http", Protocol.TCP, 80)
-READY = api.EndpointConditions(ready=True, serving=True, terminating=False)
-NOT_READY = api.EndpointConditions(ready=False, serving=False, terminating=False)
-STOPPING = api.EndpointConditions(ready=False, serving=True, terminating=True)
-
-
-def piece(*endpoints, ports=(("http", "TCP", 8080),), family="IPv4", name="web-1"):
-    """A compact slice of (address[, conditions[, node]])."""
-    found = []
-    for address, *more in endpoints:
-        conditions, node = (*more, None, None)[:2]
-        found.append(api.Endpoint(addresses=(address,), conditions=conditions, node_name=node))
-    whole = api.EndpointSlice(
-        metadata=api.Metadata(name=name, namespace="default", labels={"kubernetes.io/service-name": "web"}),
-        address_type=family,
-        endpoints=tuple(found),
-        ports=tuple(api.EndpointPort(*port) for port in ports),
-    )
-    compact, notes = compact_slice(whole, NODE)
-    assert notes == ()
-    assert compact is not None
-    return compact
-
-
-def usable(*pieces: CompactSlice, port=HTTP, family=Family.IPV4):
-    return sorted(port_endpoints(port, pieces, family).usable)
-
-
-def local(*pieces: CompactSlice, port=HTTP, family=Family.IPV4):
-    return sorted(port_endpoints(port, pieces, family).local)
 
 
 def viewed(service: Svc, families=BOTH):
@@ -57,10 +27,10 @@ def viewed(service: Svc, families=BOTH):
     return view
 
 
-def planned(service: Svc, *, families=BOTH, scheduler="rr", host=()):
+def planned(service: Svc, *, families=BOTH, scheduler="rr", host=(), node_ips=()):
     slices = [compact_slice(o, NODE)[0] for o in cluster(service).values() if isinstance(o, api.EndpointSlice)]
     addresses = tuple(map(addr, host))  # all of them serve node ports
-    own = HostView(frozenset(addresses), addresses)
+    own = HostView(frozenset(addresses), addresses, tuple(map(addr, node_ips)))
     options = ServiceOptions(families, scheduler)
     return plan_service(viewed(service, families), [s for s in slices if s], own, options).objects
 
@@ -72,83 +42,9 @@ def more_than(service: Svc, plain: Svc, *, host=()):
     return {ref: settings for ref, settings in objects.items() if ref not in before}
 
 
-# Endpoints of a port
-
-FIVE = (addr("10.244.1.5"), 8080)
-SIX = (addr("10.244.1.6"), 8080)
-
-
-@pytest.mark.parametrize(
-    "conditions,served",
-    [
-        pytest.param(READY, True, id="ready"),
-        pytest.param(None, True, id="nothing said"),
-        pytest.param(api.EndpointConditions(), True, id="an empty condition"),
-        pytest.param(api.EndpointConditions(serving=False), True, id="not serving, but nothing said of ready"),
-        pytest.param(NOT_READY, False, id="not ready"),
-        pytest.param(STOPPING, False, id="terminating and serving"),
-        pytest.param(api.EndpointConditions(ready=False, serving=False, terminating=True), False, id="terminating"),
-    ],
-)
-def test_an_endpoint_is_served_when_it_is_ready(conditions, served):
-    assert usable(piece(("10.244.1.5", conditions))) == ([FIVE] if served else [])
-
-
-@pytest.mark.parametrize(
-    "port,number",
-    [
-        pytest.param(HTTP, 8080, id="by name and protocol"),
-        pytest.param(ServicePort("dns", Protocol.UDP, 53), 5353, id="UDP"),
-        pytest.param(ServicePort("dns", Protocol.TCP, 53), None, id="the name in another protocol"),
-        pytest.param(ServicePort("other", Protocol.TCP, 8080), None, id="the number under another name"),
-        pytest.param(ServicePort("", Protocol.TCP, 80), None, id="a port without a name"),
-    ],
-)
-def test_a_port_is_found_in_a_slice(port, number):
-    found = usable(piece(("10.244.1.5",), ports=(("http", "TCP", 8080), ("dns", "UDP", 5353))), port=port)
-    assert found == ([(addr("10.244.1.5"), number)] if number else [])
-
-
-def test_a_port_without_a_name_is_the_slices_port_without_a_name():
-    port = ServicePort("", Protocol.TCP, 80)
-    assert usable(piece(("10.244.1.5",), ports=((None, None, 8080),)), port=port) == [FIVE]
-
-
-def test_slices_may_bring_different_numbers_for_one_port():
-    second = piece(("10.244.1.6",), ports=(("http", "TCP", 9090),), name="web-2")
-    assert usable(piece(("10.244.1.5",)), second) == [FIVE, (addr("10.244.1.6"), 9090)]
-
-
-def test_an_address_in_two_slices_counts_once():
-    assert usable(piece(("10.244.1.5",)), piece(("10.244.1.5",), ("10.244.1.6",), name="web-2")) == [FIVE, SIX]
-
-
-@pytest.mark.parametrize("other", [pytest.param(NOT_READY, id="not ready"), pytest.param(STOPPING, id="terminating")])
-def test_an_address_that_is_ready_in_one_slice_is_served_whatever_the_order(other):
-    ready, not_ready = piece(("10.244.1.5", READY)), piece(("10.244.1.5", other), name="web-2")
-    assert usable(ready, not_ready) == usable(not_ready, ready) == [FIVE]
-
-
-def test_one_address_with_two_ports_is_two_endpoints():
-    second = piece(("10.244.1.5",), ports=(("http", "TCP", 9090),), name="web-2")
-    assert usable(piece(("10.244.1.5",)), second) == [FIVE, (addr("10.244.1.5"), 9090)]
-
-
-def test_a_slice_of_the_other_family_brings_nothing():
-    six = piece(("fd00:10:244::5",), family="IPv6")
-    assert usable(six) == []
-    assert usable(six, family=Family.IPV6) == [(addr("fd00:10:244::5"), 8080)]
-
-
-@pytest.mark.parametrize(
-    "conditions",
-    [pytest.param(c, id=name) for c, name in ((READY, "ready"), (NOT_READY, "not"), (STOPPING, "stopping"))],
-)
-def test_k03_an_endpoint_of_this_node_is_local_in_any_state(conditions):
-    assert local(piece(("10.244.1.5", conditions, NODE), ("10.244.2.5", conditions, "n2"), ("10.244.3.5",))) == [FIVE]
-
-
 # Objects of a Service
+
+FIVE = addr("10.244.1.5")
 
 
 def test_a_port_is_a_virtual_server_its_real_servers_its_entries_and_its_address():
@@ -160,7 +56,7 @@ def test_a_port_is_a_virtual_server_its_real_servers_its_entries_and_its_address
         (Kind.ACCEPT_ENTRY, SetEntry("KUBE-CLUSTER-IP", vip, 6, 80)): True,
         (Kind.BOUND_ENTRY, SetEntry("KUBE-IPVS-IPS", vip)): True,
         (Kind.ADDRESS, vip): True,
-        (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOOP-BACK", FIVE[0], 6, 8080, FIVE[0])): True,
+        (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOOP-BACK", FIVE, 6, 8080, FIVE)): True,
     }
 
 
@@ -356,7 +252,7 @@ def test_k21_every_way_in_to_a_service_without_endpoints_is_an_empty_virtual_ser
 )
 def test_a_service_depends_on_the_hosts_addresses_with(fields, depends):
     service = Svc("web", **fields)
-    assert depends_on_host(viewed(service)) is depends
+    assert depends_on_host(viewed(service), ()) is depends
     if not depends:
         assert planned(service, host=(NODE_IP, EXTERNAL)) == planned(service)
 
@@ -386,3 +282,147 @@ def test_k55_a_family_that_is_not_served_brings_no_object():
     service = Svc("web", ("10.96.0.20", "fd00:10:96::20"), endpoints=(("10.244.1.5", True), ("fd00:10:244::5", True)))
     only_four = planned(service, families=frozenset({Family.IPV4}))
     assert only_four == planned(Svc("web"))
+
+
+# Traffic policies. On this node: 10.244.1.5; elsewhere: 10.244.2.5. LB stands for a load-balancer IP.
+
+LB = "203.0.113.10"
+HERE, THERE = ("10.244.1.5", 8080), ("10.244.2.5", 8080)
+FRONTENDS = {
+    "cluster IP": "10.96.0.20:80/TCP",
+    "external IP": f"{EXTERNAL}:80/TCP",
+    "load-balancer IP": f"{LB}:80/TCP",
+    "node port": f"{NODE_IP}:30080/TCP",
+}
+OUTSIDE = frozenset(FRONTENDS) - {"cluster IP"}
+
+
+def every_kind(*, endpoints=((HERE[0], True), (THERE[0], True)), here=(HERE[0],), **policies):
+    return Svc(
+        "web", endpoints=endpoints, here=here, node_ports=(30080,), external_ips=(EXTERNAL,), ingress=((LB, "VIP"),),
+        **policies,
+    )  # fmt: skip
+
+
+def led_to(service: Svc):
+    """Each kind of frontend with its real servers."""
+    servers = {
+        str(key): value for (kind, key), value in planned(service, host=(NODE_IP,)).items() if kind is Kind.REAL_SERVER
+    }
+    return {name: servers[text] for name, text in FRONTENDS.items()}
+
+
+def members(service: Svc, base: str, **where):
+    found = planned(service, **{"host": (NODE_IP,), **where})
+    return sorted(key.member for _, key in found if isinstance(key, SetEntry) and key.set_name == base)
+
+
+@pytest.mark.parametrize(
+    "policies,only_here",
+    [
+        pytest.param({}, set(), id="Cluster"),
+        pytest.param({"internal_policy": "Local"}, {"cluster IP"}, id="internal Local"),
+        pytest.param({"external_policy": "Local", "health_port": 32100}, OUTSIDE, id="external Local"),
+        pytest.param(
+            {"internal_policy": "Local", "external_policy": "Local", "health_port": 32100}, set(FRONTENDS), id="both"
+        ),
+    ],
+)
+def test_k24_a_traffic_policy_holds_for_every_frontend_of_its_side(policies, only_here):
+    assert led_to(every_kind(**policies)) == {
+        name: blob(HERE) if name in only_here else blob(HERE, THERE) for name in FRONTENDS
+    }
+
+
+def test_a_cluster_ip_with_internal_policy_local_never_leads_to_another_node():
+    elsewhere = every_kind(internal_policy="Local", here=())
+    assert led_to(elsewhere) == {name: blob(HERE, THERE) if name in OUTSIDE else b"" for name in FRONTENDS}
+
+
+def test_k25_without_an_endpoint_here_external_policy_local_leads_everywhere_behind_a_guard():
+    elsewhere = every_kind(external_policy="Local", health_port=32100, here=())
+    assert led_to(elsewhere) == dict.fromkeys(FRONTENDS, blob(HERE, THERE))
+    assert members(elsewhere, "KUBE-NO-LOCAL-ENDPOINTS") == [
+        f"{NODE_IP},tcp:30080", f"{LB},tcp:80", f"{EXTERNAL},tcp:80",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        pytest.param(every_kind(here=()), id="policy Cluster"),
+        pytest.param(every_kind(external_policy="Local", health_port=32100), id="an endpoint here"),
+        pytest.param(
+            every_kind(external_policy="Local", health_port=32100, endpoints=(), here=()),
+            id="no endpoint anywhere: the empty virtual server refuses at once",
+        ),
+    ],
+)
+def test_k25_there_is_no_guard_with(service):
+    assert members(service, "KUBE-NO-LOCAL-ENDPOINTS") == []
+
+
+def test_policy_local_keeps_the_clients_address_by_its_own_sets():
+    local, everywhere = every_kind(external_policy="Local", health_port=32100), every_kind()
+    assert members(everywhere, "KUBE-EXTERNAL-IP") == members(local, "KUBE-EXTERNAL-IP-LOCAL") == [f"{EXTERNAL},tcp:80"]
+    assert members(local, "KUBE-EXTERNAL-IP") == members(everywhere, "KUBE-EXTERNAL-IP-LOCAL") == []
+    for base, member in (("KUBE-LOAD-BALANCER", f"{LB},tcp:80"), ("KUBE-NODE-PORT-TCP", "30080")):
+        only_local = base.replace("-TCP", "-LOCAL-TCP") if "PORT" in base else f"{base}-LOCAL"
+        assert members(local, base) == members(local, only_local) == members(everywhere, base) == [member]
+        assert members(everywhere, only_local) == []
+
+
+def test_k29_the_health_check_port_is_let_through_in_each_family_of_the_service():
+    service = Svc("web", DUAL, ingress=((LB, "VIP"),), external_policy="Local", health_port=32100)
+    assert members(service, "KUBE-HEALTH-CHECK-NODE-PORT") == members(service, "KUBE-6-HEALTH-CHECK-NODE-PORT")
+    assert members(service, "KUBE-HEALTH-CHECK-NODE-PORT") == ["32100"]
+    everywhere = msgspec.structs.replace(service, external_policy="Cluster", health_port=0)
+    assert members(everywhere, "KUBE-HEALTH-CHECK-NODE-PORT") == []
+
+
+# Source ranges: S1 to S9 of K35
+
+
+def ranged(*ranges, **fields):
+    return Svc("web", ingress=((LB, "VIP"), ("203.0.113.11", "Proxy")), source_ranges=ranges, **fields)
+
+
+@pytest.mark.parametrize(
+    "ranges,allowed",
+    [
+        pytest.param(("198.51.100.0/24",), ["198.51.100.0/24"], id="S1 a range"),
+        pytest.param((), None, id="S2 no list"),
+        pytest.param(("0.0.0.0/0",), None, id="S3 everything"),
+        pytest.param(("198.51.100.7/24",), ["198.51.100.0/24"], id="S6 host bits set"),
+        pytest.param((" 198.51.100.7/32 ",), ["198.51.100.7"], id="S5 with blanks"),
+        pytest.param(("fd00::/8",), [], id="S8 only the other family: closed"),
+        pytest.param(
+            ("10.0.0.0/8", "10.0.0.0/8", "10.1.0.0/16"), ["10.0.0.0/8", "10.1.0.0/16"], id="S9 twice, and overlapping"
+        ),
+    ],
+)
+def test_k35_source_ranges_close_a_load_balancers_address_to_all_others(ranges, allowed):
+    service = ranged(*ranges)
+    front = f"{LB},tcp:80"
+    assert members(service, "KUBE-LOAD-BALANCER") == [front]
+    assert members(service, "KUBE-LOAD-BALANCER-FW") == ([] if allowed is None else [front])
+    assert members(service, "KUBE-LOAD-BALANCER-SOURCE-CIDR") == [f"{front},{cidr}" for cidr in allowed or ()]
+
+
+def test_k35_ranges_of_ipv6_stand_in_its_own_sets():
+    service = Svc("web", DUAL, ingress=((EXTERNAL_6, "VIP"),), source_ranges=("2001:db8:5::/48", "0.0.0.0/0"))
+    assert members(service, "KUBE-6-LOAD-BALANCER-FW") == [f"{EXTERNAL_6},tcp:80"]
+    assert members(service, "KUBE-6-LOAD-BALANCER-SOURCE-CID") == [f"{EXTERNAL_6},tcp:80,2001:db8:5::/48"]
+
+
+@pytest.mark.parametrize(
+    "ranges,is_open",
+    [
+        pytest.param(("192.0.2.0/24",), True, id="a range with the node's address"),
+        pytest.param(("198.51.100.0/24",), False, id="none"),
+        pytest.param((), False, id="no list needs no entry"),
+    ],
+)
+def test_the_node_itself_may_use_a_load_balancers_address_with(ranges, is_open):
+    found = members(ranged(*ranges), "KUBE-LOAD-BALANCER-SOURCE-IP", node_ips=(NODE_IP,))
+    assert found == ([f"{LB},tcp:80,{LB}"] if is_open else [])
