@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import msgspec
 import pytest
 
-from ipvsproxy.cluster.events import Changed
-from tests.clusters import Cluster, Node, Svc, cluster
+from ipvsproxy.cluster.events import ApiObject, Changed, ObjectRef
+from ipvsproxy.model import api_objects as api
+from tests.clusters import NODE, Cluster, Node, Svc, cluster
 
 FEW, MANY = pytest.param(10, id="10 Services"), pytest.param(1000, id="1,000 Services")
 ENDPOINTS = 10
@@ -116,3 +117,101 @@ def test_a_full_audit_without_drift_sends_nothing_and_reads_each_subsystem_once(
 
     assert node.fake.messages == before
     assert reads == {"read": len(node.fake.kernel.subsystems)}
+
+
+# Each kind of change to one Service with every kind of frontend, beside the others. Half of its endpoints are here.
+# What is added to one set is one message, however many entries it is; so is what is deleted.
+
+HERE, THERE = tuple(f"10.244.1.{n}" for n in range(1, 6)), tuple(f"10.244.2.{n}" for n in range(1, 6))
+EDGE = Svc(
+    "edge", ips=("10.98.0.1",), endpoints=tuple((ip, True) for ip in (*HERE, *THERE)), here=HERE,
+    node_ports=(30080,), external_ips=("203.0.113.20",), ingress=(("203.0.113.10", "VIP"),),
+)  # fmt: skip
+HOST = ("192.0.2.11",)
+INSIDE, OUTSIDE, ADDRESSES = 1, 3, 3
+FRONTENDS = INSIDE + OUTSIDE
+HAIRPIN, NODE_PORT, ACCEPT, CLOSING, GUARD, RANGES = 1, 1, 3, 1, 1, 1  # sets
+LOCAL_SETS = 3  # load-balancer IPs, node ports and health check ports with policy Local
+SETS = HAIRPIN + NODE_PORT + ACCEPT + CLOSING
+MOVED = 2  # an external IP leaves one set for another
+
+
+@pytest.fixture
+def edge(services: int) -> Iterator[Node]:
+    """A node that serves EDGE and `shop(services)`, and has an address for node ports."""
+    node = synced(services)
+    node.has(*HOST)
+    node.sync(shop(services) | cluster(EDGE))
+    yield node
+    node.has()
+    node.sync(shop(services))
+
+
+@pytest.mark.parametrize(
+    "change,messages",
+    [
+        pytest.param({}, 0, id="nothing"),
+        pytest.param({"affinity_s": 60}, FRONTENDS, id="affinity edits the virtual servers in place"),
+        pytest.param(
+            {"ports": ((81, "TCP"),)},
+            # The node port stays, and leads to another port of the endpoints.
+            (FRONTENDS - 1) * (1 + ENDPOINTS + 1) + 2 * ENDPOINTS + 2 * HAIRPIN + 2 * ACCEPT,
+            id="a port edited",
+        ),
+        pytest.param(
+            {"external_policy": "Local", "health_port": 32100},
+            OUTSIDE * len(THERE) + LOCAL_SETS + MOVED,
+            id="external policy Local: the endpoints elsewhere go",
+        ),
+        pytest.param(
+            {"external_policy": "Local", "health_port": 32100, "here": ()},
+            HAIRPIN + LOCAL_SETS + MOVED + GUARD,
+            id="external policy Local without an endpoint here: no real server changes",
+        ),
+        pytest.param({"internal_policy": "Local"}, len(THERE), id="internal policy Local"),
+        pytest.param({"source_ranges": ("198.51.100.0/24",)}, RANGES + GUARD, id="a source range"),
+        pytest.param({"node_ports": ()}, 1 + NODE_PORT, id="the node port goes"),
+        pytest.param({"external_ips": ()}, 1 + 1 + 1 + CLOSING, id="an external IP goes"),
+    ],
+)
+def test_a_change_of_a_service_costs_what_it_touches(edge, services, change, messages):
+    assert edge.sync(shop(services) | cluster(msgspec.structs.replace(EDGE, **change))) == messages
+
+
+def test_a_service_costs_its_frontends_and_endpoints_when_it_comes_and_its_frontends_when_it_goes(edge, services):
+    assert edge.sync(shop(services)) == FRONTENDS + ADDRESSES + SETS
+
+    assert edge.sync(shop(services) | cluster(EDGE)) == FRONTENDS * (1 + ENDPOINTS) + ADDRESSES + SETS
+
+
+def test_an_address_of_the_node_costs_the_node_ports_that_it_serves(edge):
+    edge.has(*HOST, "198.51.100.11")
+    assert edge.sync() == 1 + ENDPOINTS
+
+    edge.has(*HOST)
+    assert edge.sync() == 1
+
+
+def test_another_zone_of_the_node_costs_the_endpoints_that_hints_name(edge, services):
+    in_zones = {ref: hinted(found) if ref.name.startswith("s3-") else found for ref, found in shop(services).items()}
+    edge.tracker.note(in_zone("a"))
+    edge.sync({**in_zones, **cluster(EDGE)})
+
+    edge.tracker.note(in_zone("b"))
+
+    assert edge.sync() == ENDPOINTS
+
+
+def hinted(found: ApiObject) -> ApiObject:
+    """The slice with every other endpoint for zone a, the rest for b."""
+    assert isinstance(found, api.EndpointSlice)
+    endpoints = tuple(
+        msgspec.structs.replace(endpoint, hints=api.EndpointHints(for_zones=(api.Hint("ab"[place % 2]),)))
+        for place, endpoint in enumerate(found.endpoints or ())
+    )
+    return msgspec.structs.replace(found, endpoints=endpoints)
+
+
+def in_zone(zone: str) -> Changed:
+    node = api.Node(api.Metadata(NODE, labels={"topology.kubernetes.io/zone": zone}))
+    return Changed(ObjectRef("Node", "", NODE), node)
