@@ -143,6 +143,13 @@ def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
     options = ipvs_options(config, families, kernel_release())
     if options.node_ports.has_loopback:
         log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source")
+    for family in sorted(options.families_that_cannot_tell_pods()):
+        log.warning(
+            "pods_count_as_outside",
+            family=family.label,
+            effect="where externalTrafficPolicy is Local and this node has no endpoint, its pods are refused too",
+            hint="Give --cluster-cidr, or tell local pods by --detect-local-mode",
+        )
     return IpvsMode(options)
 
 

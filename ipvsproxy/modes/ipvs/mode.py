@@ -10,7 +10,7 @@ from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.slices import CompactSlice
 from ipvsproxy.config.types import DetectLocalMode, FilterVerdict, ProxyConfig
-from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.model.names import DUMMY_DEVICE
@@ -32,6 +32,13 @@ class IpvsOptions(msgspec.Struct, frozen=True):
     strict_arp: bool = False
     kernel_release: tuple[int, int] | None = None
     node_ports: NodePortAddresses = NodePortAddresses()
+
+    def families_that_cannot_tell_pods(self) -> frozenset[Family]:
+        """Those in which a packet from a local pod looks like any other's; not where the Node object will tell."""
+        local = self.rules.local
+        if local.interface or self.node_cidrs_are_local:
+            return frozenset()
+        return self.service.families - {family_of(cidr.network) for cidr in local.cidrs}
 
 
 def ipvs_options(
