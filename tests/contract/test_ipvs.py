@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -240,8 +242,19 @@ def _add_firewall_mark(ipvs: NetlinkIpvs, mark: int) -> None:
     assert ipvs.netlink.send_batch(ipvs._resolve(), [body]) == [0]
 
 
-def test_timeouts_are_taken(ipvs):
-    assert ipvs.set_timeouts(600, 0, 200) == 0
+def test_k07_a_time_out_of_0_leaves_the_kernels_value(ipvs, fake_kernel, kernel_kind):
+    def timeouts() -> tuple[int, ...]:
+        if kernel_kind == "fake":
+            return tuple(fake_kernel.timeouts)
+        shown = subprocess.run(["ipvsadm", "-L", "--timeout"], capture_output=True, text=True, check=True).stdout
+        return tuple(map(int, re.findall(r"[0-9]+", shown)))
+
+    assert ipvs.set_timeouts(5, 3, 4) == 0
+    assert timeouts() == (5, 3, 4)
+    assert ipvs.set_timeouts(0, 0, 0) == 0
+    assert timeouts() == (5, 3, 4)
+    assert ipvs.set_timeouts(0, 7, 0) == 0
+    assert timeouts() == (5, 7, 4)
 
 
 # What only the real kernel takes, from others

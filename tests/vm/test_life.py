@@ -161,6 +161,18 @@ def test_sigterm_leaves_everything_and_the_next_daemon_writes_nothing(empty_host
     assert before == snapshot(empty_host)
 
 
+def test_k07_time_outs_are_set_and_stay_after_a_restart_that_asks_for_none(empty_host, tmp_path):
+    def shown() -> str:
+        return empty_host.run("ipvsadm", "-L", "--timeout")
+
+    asked = ("--ipvs-tcp-timeout=5s", "--ipvs-tcpfin-timeout=3s", "--ipvs-udp-timeout=4s")
+    for flags, timeouts in ((asked, "5 3 4"), ((), "5 3 4"), (("--ipvs-udp-timeout=9s",), "5 3 9")):
+        with proxy_on(empty_host, tmp_path, *SERVED, flags=(*FLAGS, *flags)) as proxy:
+            proxy.wait_for_services()
+            assert shown().strip() == f"Timeout (tcp tcpfin udp): {timeouts}"
+            assert proxy.stop(signal.SIGTERM) == ExitCode.OK
+
+
 def test_a_start_after_sigkill_converges(empty_host, tmp_path):
     many = [Svc(f"s{n}", (f"10.96.1.{n}",), endpoints=((f"10.244.1.{n}", True),)) for n in range(1, 150)]
     with proxy_on(empty_host, tmp_path, *many) as proxy:
