@@ -4,6 +4,7 @@
     manifests  thread   or reads a folder and waits for its changes           │
     device     thread   hears what others do to addresses                     ├→ one queue → sync (main thread),
     signals             SIGTERM, SIGINT                                       ┘   which owns all the rest
+    events     thread   tells the API server what owners of objects must know ←── what a sync has to tell them
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
 """
@@ -45,6 +46,7 @@ from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
@@ -73,11 +75,12 @@ def run(config: ProxyConfig) -> int:
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
-        sources = _sources(config, name, inbox)
+        sources, tell = _sources(config, name, inbox)
         mode = _mode(config, families)
         tracker = Tracker(name, families, needs_node=mode.depends_on_node)
         monitor = AddressMonitor(inbox.put)
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        reconciler.tell = tell
         reconciler.host_changed(monitor.host_addresses)
         _start(config, kernel, reconciler)
         workers = (
@@ -89,21 +92,28 @@ def run(config: ProxyConfig) -> int:
         return _serve(runner, workers)
 
 
-def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[_Worker, ...]:
-    """Who tells of the cluster: the folder, or a watch for each kind. Raises ConfigError."""
+def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[tuple[_Worker, ...], Callable[[Notice], None]]:
+    """Who tells of the cluster: the folder, or a watch for each kind; and who tells it of us. Raises ConfigError."""
     if config.manifests:
         path = Path(config.manifests)
         changes, folder = FolderWatch(path), ManifestFolder(path)
         inbox.deliver(folder.load())  # a folder that cannot be read ends the program before anything is programmed
-        return (_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),)
-    from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415  # 20 MB that a folder does without
+        return (_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),), lambda _: None
+    # 20 MB that a folder does without
+    from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415
+    from ipvsproxy.kube.event_recorder import ApiEventSink, EventRecorder  # noqa: PLC0415
 
     server = ApiServer(Access(kubeconfig=config.kubeconfig, master=config.master))
     watches = [Watch(server, resource, SystemClock()) for resource in watched(name)]
-    return tuple(
-        _Worker(f"watch-{watch.resource.kind}", partial(watch.run, inbox.deliver), watch.stop, inbox)
-        for watch in watches
+    recorder = EventRecorder(ApiEventSink(server), name, SystemClock())
+    workers = (
+        *(
+            _Worker(f"watch-{watch.resource.kind}", partial(watch.run, inbox.deliver), watch.stop, inbox)
+            for watch in watches
+        ),
+        _Worker("events", recorder.run, recorder.stop, inbox),
     )
+    return workers, recorder.record
 
 
 def cleanup(config: ProxyConfig) -> int:

@@ -53,6 +53,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     external_policy_local: bool = False
     internal_policy_local: bool = False
     health_check_node_port: int = 0
+    uid: str = ""
 
 
 def read_service(
@@ -96,6 +97,7 @@ def _view(
         external_policy_local=external_local,
         internal_policy_local=_is_local(spec.internal_traffic_policy, "spec.internalTrafficPolicy", faults),
         health_check_node_port=_health_check_node_port(spec, faults) if external_local else 0,
+        uid=service.metadata.uid,
     )
 
 

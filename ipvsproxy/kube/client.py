@@ -163,11 +163,32 @@ class ApiSession:
     @contextmanager
     def get(self, path: str, query: Mapping[str, str], silence_s: float) -> Iterator[ApiResponse]:
         """Send a request; reads wait at most `silence_s` seconds each. Raises Interruption."""
+        with self._send("GET", path, silence_s, query=query) as response:
+            yield response
+
+    @contextmanager
+    def post(self, path: str, body: Mapping[str, object], silence_s: float) -> Iterator[ApiResponse]:
+        """Send an object as JSON; reads wait at most `silence_s` seconds each. Raises Interruption."""
+        with self._send("POST", path, silence_s, body=body) as response:
+            yield response
+
+    @contextmanager
+    def _send(
+        self,
+        method: str,
+        path: str,
+        silence_s: float,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Iterator[ApiResponse]:
+        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body is not None else {})
         request = self._client.param_serialize(
-            "GET",
+            method,
             path,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json"},
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=body,
             auth_settings=["BearerToken"],
         )
         with _translated():

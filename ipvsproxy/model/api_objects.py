@@ -18,6 +18,7 @@ class Metadata(_Object, frozen=True):
 
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     labels: dict[str, str] | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None

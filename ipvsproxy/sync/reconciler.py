@@ -7,7 +7,7 @@ sends nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
+from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.sync.applier import Applier
@@ -44,7 +45,10 @@ class SyncResult(msgspec.Struct, frozen=True):
 
 
 class Reconciler:
-    """Owns desired state, mirror and retry list; used by one thread."""
+    """Owns desired state, mirror and retry list; used by one thread.
+
+    `tell` is called with what owners of objects must know; it must not wait.
+    """
 
     def __init__(
         self, kernel: Kernel, tracker: Tracker, mode: Mode, clock: Clock, *, exclude: Sequence[Cidr] = ()
@@ -54,6 +58,7 @@ class Reconciler:
         self._desired = Desired()
         self._mirror = Mirror(kernel, clock, exclude)
         self._applier = Applier(kernel, self._mirror, self._desired, mode, clock)
+        self.tell: Callable[[Notice], None] = lambda _: None
         self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
@@ -129,6 +134,7 @@ class Reconciler:
             touched += self._plan(changes.services)
         for (_, key), holder, other in self._desired.contested(dict.fromkeys(touched)):
             log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
+            self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])
         return self._result(len(changes.services))
 
@@ -151,6 +157,12 @@ class Reconciler:
         self._applier.carried_out = 0
         self._applier.apply(self._everything())
         return self._result(0)
+
+    def _taken(self, service: ServiceName, vip: str, holder: ServiceName) -> Notice:
+        view, _ = self._tracker.view(service)
+        uid = view.uid if view else ""
+        text = f"{vip} is served for Service {holder}, which is older; give this Service another address or port"
+        return Notice("Service", *service, uid, "FrontendTaken", "Program", text)
 
     def _result(self, services: int) -> SyncResult:
         applier = self._applier

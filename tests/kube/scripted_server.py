@@ -27,6 +27,7 @@ class Request(NamedTuple):
     path: str
     query: dict[str, str]
     headers: Mapping[str, str]
+    body: bytes = b""
 
 
 class Part:
@@ -189,8 +190,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        request = Request(parts.path, dict(parse_qsl(parts.query)), dict(self.headers.items()))
+        given = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        request = Request(parts.path, dict(parse_qsl(parts.query)), dict(self.headers.items()), given)
         self.server.next_answer(request)(self)
+
+    do_POST = do_GET  # noqa: N815
 
     def break_off(self, part: Part) -> None:
         """Do what the part says; the connection is of no use after it."""

@@ -12,6 +12,7 @@ from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.addr import family_of
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, RuleTable, SetEntry, Verb, VirtualServer
+from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
 from ipvsproxy.sync.reconciler import Reconciler, SyncResult
@@ -383,3 +384,27 @@ def test_a_running_reconciler_can_remove_everything_too():
     node.sync(THREE)
     node.reconciler.remove_all()
     assert node.fake.state[Kind.VIRTUAL_SERVER] == node.fake.state[Kind.ADDRESS] == node.fake.state[Kind.RULES] == {}
+
+
+# One frontend, two Services
+
+
+@pytest.mark.parametrize("first,second", [pytest.param("old", "young", id="old first"), ("young", "old")])
+def test_the_younger_of_two_services_is_told_that_its_frontend_is_taken_whatever_the_order_of_events(first, second):
+    both = {
+        "old": Svc("zebra", ("10.96.0.20",), ingress=(("203.0.113.10", "VIP"),), created="2026-01-01T00:00:00Z"),
+        "young": Svc("ape", ("10.96.0.21",), ingress=(("203.0.113.10", "VIP"),), created="2026-02-01T00:00:00Z"),
+    }
+    node = Node()
+    told: list[Notice] = []
+    node.reconciler.tell = told.append
+    node.sync(cluster(both[first]))
+    assert told == []
+    node.sync(cluster(both[first], both[second]))
+    assert {(notice.kind, notice.namespace, notice.name, notice.reason) for notice in told} == {
+        ("Service", "default", "ape", "FrontendTaken")
+    }
+    assert all("203.0.113.10:80/TCP is served for Service default/zebra" in notice.text for notice in told)
+    told.clear()
+    node.sync()
+    assert told == []
