@@ -129,11 +129,10 @@ def _records(
         if addr is None:
             continue
         flags = _flags(endpoint, node_name)
-        if addr in found and preferred_flags(found[addr], flags) == found[addr]:
-            continue
-        found[addr] = flags
-        if endpoint.hints is not None:
-            zones[addr] = tuple(sorted(hint.name for hint in endpoint.hints.for_zones or ()))
+        hinted = tuple(sorted(hint.name for hint in endpoint.hints.for_zones or ())) if endpoint.hints else ()
+        if addr in found:
+            flags, hinted = max((found[addr], zones[addr]), (flags, hinted), key=_preference)
+        found[addr], zones[addr] = flags, hinted
     blob = b"".join(sorted(addr + flags.to_bytes() for addr, flags in found.items()))
     return blob, tuple(zones.get(addr, ()) for addr in sorted(found)) if any(zones.values()) else ()
 
@@ -173,6 +172,10 @@ def preferred_flags(one: int, other: int) -> int:
 
     Upstream lets the last of several non-terminating ones win, in no order; here every order gives the same answer.
     """
-    return max(
-        one, other, key=lambda flags: (not flags & _TERMINATING, flags & _READY, flags & _SERVING, flags & _LOCAL)
-    )
+    return max((one, ()), (other, ()), key=_preference)[0]
+
+
+def _preference(record: tuple[int, tuple[str, ...]]) -> tuple[object, ...]:
+    """How much a record (flags, zones) counts; records that differ never count alike."""
+    flags, zones = record
+    return not flags & _TERMINATING, flags & _READY, flags & _SERVING, flags & _LOCAL, flags, zones

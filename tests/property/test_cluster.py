@@ -16,6 +16,7 @@ from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_SERVICE_NAME, ServiceNam
 
 NAMES = ("a", "b", "c")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.9.0.3")
+HINTS = {"forZones": ("a", "b"), "forNodes": ("n1", "n2")}
 maybe = st.sampled_from((None, True, False))
 
 endpoints = st.fixed_dictionaries(
@@ -23,6 +24,10 @@ endpoints = st.fixed_dictionaries(
         "addresses": st.lists(st.sampled_from((*ADDRESSES, "nonsense", "fd00::1")), max_size=2),
         "conditions": st.fixed_dictionaries({"ready": maybe, "serving": maybe, "terminating": maybe}),
         "nodeName": st.sampled_from((None, "n1", "n2")),
+        "hints": st.fixed_dictionaries(
+            {key: st.lists(st.builds(dict, name=st.sampled_from(names)), max_size=2) for key, names in HINTS.items()}
+        )
+        | st.none(),
     }
 )
 
