@@ -19,7 +19,7 @@ import msgspec
 from ipvsproxy.cluster.events import ApiObject, ObjectRef
 from ipvsproxy.kube.recovery import Cause, Interruption
 from ipvsproxy.kube.resources import Resource
-from ipvsproxy.model.api_objects import Metadata
+from ipvsproxy.model.api_objects import Identity
 from ipvsproxy.model.notes import one_line
 
 _ENDS_LIST = "k8s.io/initial-events-end"
@@ -77,10 +77,7 @@ class _Event(msgspec.Struct, Generic[T], frozen=True):
     type: str = ""
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = ""
+class _Metadata(Identity, frozen=True):
     annotations: dict[str, str] | None = None
 
 
@@ -182,7 +179,7 @@ class Reader:
             case other:
                 raise Interruption(Cause.MALFORMED, f'"{one_line(other)}" is no type of a watch event')
 
-    def _ref(self, metadata: Metadata | _Metadata) -> ObjectRef:
+    def _ref(self, metadata: Identity) -> ObjectRef:
         # Thousands of objects share a few namespaces; each would bring its own copy of the name.
         return ObjectRef(self._kind, sys.intern(metadata.namespace), metadata.name)
 

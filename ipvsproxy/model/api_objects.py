@@ -13,16 +13,21 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class Metadata(_Object, frozen=True):
-    """metav1.ObjectMeta."""
+class Identity(_Object, frozen=True):
+    """Of metav1.ObjectMeta what tells which object this is, in which version."""
 
     name: str = ""
     namespace: str = ""
+    resource_version: str = ""
+
+
+class Metadata(Identity, frozen=True):
+    """metav1.ObjectMeta."""
+
     uid: str = ""
     labels: dict[str, str] | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    resource_version: str = ""
 
 
 class ServicePort(_Object, frozen=True):
@@ -186,4 +191,11 @@ class Node(_Object, frozen=True):
 
     metadata: Metadata = Metadata()
     spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class OtherNode(_Object, frozen=True):
+    """core/v1 Node as far as it is read where it is not ours: of some 10 kB its name and its addresses."""
+
+    metadata: Identity = Identity()
     status: NodeStatus | None = None
