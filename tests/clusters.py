@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import msgspec
 
+from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ApiObject, Changed, ClusterEvent, Listed, ObjectRef, Removed
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.fake import FakeKernel
@@ -16,7 +17,7 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.rules import RuleOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
-from ipvsproxy.sync.reconciler import Reconciler
+from ipvsproxy.sync.reconciler import OtherNodes, Reconciler
 from tests.builders import FakeClock, addr
 
 NODE = "n1"
@@ -136,13 +137,16 @@ class Node:
         host: Iterable[str] = (),
         exclude: tuple[Cidr, ...] = (),
         needs_node: bool = False,
+        claims: Claims | None = None,
+        other_nodes: OtherNodes | None = None,
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
-        self.tracker = Tracker(NODE, families, needs_node=needs_node)
+        self.tracker = Tracker(NODE, families, needs_node=needs_node, claims=claims)
         options = ServiceOptions(families, scheduler, exclude)
         mode = IpvsMode(IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node))
         self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock, exclude=exclude)
+        self.reconciler.other_nodes = other_nodes
         self.has(*host)
         self.reconciler.start()
         self._seen: Cluster = {}

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
+from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.notes import Note
 
-ApiObject: TypeAlias = Service | EndpointSlice | Node
+ApiObject: TypeAlias = Service | EndpointSlice | Node | OtherNode
+
+OTHER_NODE: Final = "OtherNode"
+"""The kind of the Nodes that are not ours, where they are followed for their addresses alone."""
 
 
 class ObjectRef(NamedTuple):
-    """An object's identity; `kind` is "Service", "EndpointSlice" or "Node". Prints as `Kind namespace/name`."""
+    """An object's identity. Prints as `Kind namespace/name`.
+
+    `kind` is "Service", "EndpointSlice", "Node" or OTHER_NODE.
+    """
 
     kind: str
     namespace: str
@@ -48,4 +55,24 @@ class Rejected(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...]
 
 
-ClusterEvent: TypeAlias = Changed | Removed | Listed | Rejected
+class NodeAddresses(msgspec.Struct, frozen=True):
+    """Another Node has these addresses now; none: it is gone, or has none yet."""
+
+    name: str
+    addresses: tuple[PackedAddr, ...]
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """Objects of this kind are not followed any more: what was told of them counts for nothing."""
+
+    kind: str
+
+
+class Forbidden(msgspec.Struct, frozen=True):
+    """We may not list objects of this kind (HTTP 403). It is tried again; Listed tells when it worked."""
+
+    kind: str
+    reason: str
+
+
+ClusterEvent: TypeAlias = Changed | Removed | Listed | Rejected | NodeAddresses | Forgotten | Forbidden

@@ -41,7 +41,8 @@ class HostView(msgspec.Struct, frozen=True):
     """Where we are, as far as plans of Services depend on it.
 
     `addresses`: those of the node's interfaces but kube-ipvs0; `node_port_addresses`: of these the ones that serve node
-    ports; `node_ips`: the Node object's first of each family; `zone`: our node's; `elsewhere`: other Nodes' addresses.
+    ports; `node_ips`: the Node object's first of each family; `zone`: our node's; `elsewhere`: external and
+    load-balancer IPs of Services that are somebody else's, say another Node's (cluster/claims.py).
     """
 
     addresses: frozenset[PackedAddr] = frozenset()
@@ -54,15 +55,18 @@ class HostView(msgspec.Struct, frozen=True):
 def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
     """The node, and at most one note on what was left out of it. Addresses that are names are not ours to judge."""
     faults: list[str] = []
-    addresses = (node.status.addresses if node.status else None) or ()
-    ordered = [entry.address for wanted in _TYPES_IN_ORDER for entry in addresses if entry.type == wanted]
     view = NodeView(
         name=node.metadata.name,
-        addresses=tuple(dict.fromkeys(addr for text in ordered if (addr := _address(text, faults)))),
+        addresses=_addresses(node.status, faults),
         pod_cidrs=tuple(dict.fromkeys(cidr for text in _pod_cidrs(node.spec) if (cidr := _cidr(text, faults)))),
         zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
     )
     return view, gather(f"Node {node.metadata.name}", faults, "Correct the Node, or give --node-addresses")
+
+
+def addresses_of(node: api_objects.Node | api_objects.OtherNode) -> tuple[PackedAddr, ...]:
+    """The addresses of a Node that is not ours, each once. What is no address is that node's own proxy to report."""
+    return _addresses(node.status, [])
 
 
 def parse_node_addresses(texts: Sequence[str]) -> tuple[PackedAddr, ...]:
@@ -82,6 +86,12 @@ def _pod_cidrs(spec: api_objects.NodeSpec | None) -> tuple[str, ...]:
     if spec is None:
         return ()
     return spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
+
+
+def _addresses(status: api_objects.NodeStatus | None, faults: list[str]) -> tuple[PackedAddr, ...]:
+    entries = (status.addresses if status else None) or ()
+    ordered = (entry.address for wanted in _TYPES_IN_ORDER for entry in entries if entry.type == wanted)
+    return tuple(dict.fromkeys(addr for text in ordered if (addr := _address(text, faults))))
 
 
 def _address(text: str, faults: list[str]) -> PackedAddr | None:

@@ -8,32 +8,54 @@ Differs from pkg/proxy/endpointslicecache.go: a slice whose service-name label i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ipvsproxy.cluster.events import ApiObject, Changed, ClusterEvent, Listed, ObjectRef, Rejected, Removed
-from ipvsproxy.cluster.node import NodeView, read_node
+from ipvsproxy.cluster.claims import Claims
+from ipvsproxy.cluster.events import (
+    OTHER_NODE,
+    ApiObject,
+    Changed,
+    ClusterEvent,
+    Forbidden,
+    Forgotten,
+    Listed,
+    NodeAddresses,
+    ObjectRef,
+    Rejected,
+    Removed,
+)
+from ipvsproxy.cluster.node import NodeView, addresses_of, read_node
 from ipvsproxy.cluster.services import ServiceView, read_service
 from ipvsproxy.cluster.slices import CompactSlice, compact_slice
 from ipvsproxy.model.addr import PackedAddr
-from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
+from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.names import ServiceName
-from ipvsproxy.model.notes import Note
+from ipvsproxy.model.notes import Note, gather
+from ipvsproxy.model.notices import Notice
 
 _Part: TypeAlias = ServiceView | CompactSlice | None
 _SERVICE = ""  # the key of the Service itself beside its slices' names, which are never empty
 _NEEDED = frozenset({"Service", "EndpointSlice"})
+_CLAIMS = "claimed addresses"  # beside the kinds of objects: what is said of a Service for other objects' sake
+_ELSEWHERE_HINT = (
+    "It is not served on this node, its packets go to whoever has it. Give the Service an address of its own"
+)
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What differs from the last `take`: Services (sorted), our node, and what there is to say about bad objects."""
+    """What differs from the last `take`: Services (sorted), our node, and what there is to say about bad objects.
+
+    `notices` is what of it the objects' owners must know, who do not read our log.
+    """
 
     services: tuple[ServiceName, ...] = ()
     node_changed: bool = False
     notes: tuple[Note, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 class Counts(NamedTuple):
@@ -43,6 +65,7 @@ class Counts(NamedTuple):
     slices: int
     pending: int
     noted: int
+    claims: int
 
 
 class Tracker:
@@ -55,7 +78,9 @@ class Tracker:
         node_addresses: tuple[PackedAddr, ...] = (),
         *,
         needs_node: bool = False,
+        claims: Claims | None = None,
     ) -> None:
+        self.claims = Claims() if claims is None else claims
         self._families = frozenset(families)
         self._given_node = NodeView(node_name, node_addresses)
         self._node = self._taken_node = self._given_node
@@ -65,8 +90,10 @@ class Tracker:
         self._before: dict[ServiceName, dict[str, _Part]] = {}
         self._noted: dict[ObjectRef, tuple[Note, ...]] = {}
         self._new_notes: list[Note] = []
+        self._new_notices: list[Notice] = []
         self._listed: set[str] = set()
         self._needed = _NEEDED | {"Node"} if needs_node else _NEEDED
+        self.claims.put_our_node(self._node)
 
     @property
     def ready(self) -> bool:
@@ -81,7 +108,13 @@ class Tracker:
     @property
     def counts(self) -> Counts:
         """What is held, for metrics."""
-        return Counts(len(self._services), len(self._slice_owners), len(self._before), len(self._noted))
+        return Counts(
+            services=len(self._services),
+            slices=len(self._slice_owners),
+            pending=len(self._before),
+            noted=len(self._noted),
+            claims=len(self.claims),
+        )
 
     def names(self) -> Iterator[ServiceName]:
         """Every Service that is ours, in no meaningful order."""
@@ -92,29 +125,47 @@ class Tracker:
         slices = self._slices.get(name, {})
         return self._services.get(name), tuple(slices[key] for key in sorted(slices))
 
-    def note(self, event: ClusterEvent) -> None:
-        """Merge one event. Raises nothing, whatever the object holds."""
+    def note(self, event: ClusterEvent) -> bool:
+        """Merge one event; whether a sync may have something to do for it. Raises nothing, whatever the object holds.
+
+        Most addresses of other Nodes, of which thousands come in a row, are nothing to any Service.
+        """
         match event:
             case Changed(ref=ref, object=changed):
                 self._change(ref, changed)
             case Removed(ref=ref):
                 self._remove(ref)
             case Listed(kind=kind):
-                self._listed.add(kind)
+                self._list(kind)
             case Rejected(notes=notes):
                 self._new_notes.extend(notes)
+            case NodeAddresses(name=name, addresses=addresses):
+                return self.claims.put_node(name, addresses)
+            case Forgotten(kind=kind) if kind == OTHER_NODE:
+                self.claims.forget_nodes()
+            case Forbidden(kind=kind, reason=reason) if kind == OTHER_NODE:
+                self._go_on_without_nodes(reason)
+        return True
 
-    def take(self) -> Changes:
-        """What has changed since the last call, which from now on counts as known."""
-        touched = (
+    def take(self, bound: Container[object] = ()) -> Changes:
+        """What has changed since the last call, which from now on counts as known. `bound`: see Claims.settle."""
+        touched = {
             name
             for name, parts in self._before.items()
             if any(self._part(name, key) != old for key, old in parts.items())
+        }
+        touched |= self.claims.settle(bound)
+        for name in sorted(touched):
+            self._say_what_is_elsewhere(name)
+        changes = Changes(
+            tuple(sorted(touched)),
+            self._node != self._taken_node,
+            tuple(self._new_notes),
+            tuple(self._new_notices),
         )
-        changes = Changes(tuple(sorted(touched)), self._node != self._taken_node, tuple(self._new_notes))
         self._before = {}
         self._taken_node = self._node
-        self._new_notes = []
+        self._new_notes, self._new_notices = [], []
         return changes
 
     def _change(self, ref: ObjectRef, changed: ApiObject) -> None:
@@ -127,7 +178,7 @@ class Tracker:
                 compact, notes = compact_slice(changed, self._given_node.name)
                 self._say(ref, notes)
                 self._set_slice(ref, compact)
-            case Node():
+            case Node() | OtherNode():
                 self._set_node(ref, changed)
 
     def _remove(self, ref: ObjectRef) -> None:
@@ -139,9 +190,18 @@ class Tracker:
                 self._set_slice(ref, None)
             case "Node" if ref.name == self._given_node.name:
                 self._node = self._given_node
+                self.claims.put_our_node(self._node)
+            case _:
+                self.claims.put_node(ref.name, ())
+
+    def _list(self, kind: str) -> None:
+        self._listed.add(kind)
+        if kind == OTHER_NODE:
+            self.claims.know_nodes()
 
     def _set_service(self, name: ServiceName, view: ServiceView | None) -> None:
         self._remember(name, _SERVICE)
+        self.claims.claim(self._services.get(name), view)
         if view is None:
             self._services.pop(name, None)
         else:
@@ -163,13 +223,34 @@ class Tracker:
         if not self._slices[owner]:
             del self._slices[owner]
 
-    def _set_node(self, ref: ObjectRef, node: Node) -> None:
-        if ref.name != self._given_node.name:
+    def _set_node(self, ref: ObjectRef, node: Node | OtherNode) -> None:
+        if isinstance(node, OtherNode) or ref.name != self._given_node.name:
+            self.claims.put_node(ref.name, addresses_of(node))
             return
         view, notes = read_node(node)
         self._say(ref, notes)
         given = self._given_node.addresses
         self._node = msgspec.structs.replace(view, addresses=given) if given else view
+        self.claims.put_our_node(self._node)
+
+    def _go_on_without_nodes(self, reason: str) -> None:
+        """Serving external IPs unprotected, as kube-proxy does, harms fewer than not serving them at all."""
+        if self.claims.knows_nodes:
+            return  # what was told last holds
+        self.claims.know_nodes()
+        effect = "external and load-balancer IPs that another Node has are not left to it"
+        hint = "Grant list and watch on nodes, without a list of names, to the account of ipvsproxy"
+        self._new_notes.append(Note("other Nodes", f"{reason}: {effect}", hint))
+
+    def _say_what_is_elsewhere(self, name: ServiceName) -> None:
+        view = self._services.get(name)
+        faults = tuple(self.claims.faults(view)) if view else ()
+        notes = gather(f"Service {name}", faults, _ELSEWHERE_HINT)
+        if self._say(ObjectRef(_CLAIMS, *name), notes) and view:
+            self._new_notices += (
+                Notice("Service", *name, view.uid, "AddressElsewhere", "Program", f"{note.reason}. {note.hint}")
+                for note in notes
+            )
 
     def _remember(self, name: ServiceName, key: str) -> None:
         """Keep what stood there at the last `take`: the first change since then decides."""
@@ -180,12 +261,13 @@ class Tracker:
             return self._services.get(name)
         return self._slices.get(name, {}).get(key)
 
-    def _say(self, ref: ObjectRef, notes: tuple[Note, ...]) -> None:
-        """Tell an object's notes once, until they change: it may arrive again for other reasons."""
+    def _say(self, ref: ObjectRef, notes: tuple[Note, ...]) -> bool:
+        """Tell an object's notes once, until they change: it may arrive again for other reasons. Whether they did."""
         if notes == self._noted.get(ref, ()):
-            return
+            return False
         self._new_notes.extend(notes)
         if notes:
             self._noted[ref] = notes
         else:
             del self._noted[ref]
+        return True

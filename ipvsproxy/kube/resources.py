@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ipvsproxy.cluster.events import ApiObject
-from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
+from ipvsproxy.cluster.events import OTHER_NODE, ApiObject
+from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_PROXY_NAME
 
 
@@ -34,6 +34,7 @@ def _is_proxied(item: ApiObject) -> bool:
 
 
 def _has_addresses_to_proxy(item: ApiObject) -> bool:
+    assert isinstance(item, EndpointSlice)  # noqa: S101 - the resource's own type
     return LABEL_HEADLESS not in (item.metadata.labels or {})
 
 
@@ -65,6 +66,21 @@ def own_node(name: str) -> Resource:
     )
 
 
+def other_nodes(name: str) -> Resource:
+    """Every Node but the one of this name.
+
+    Whole objects come, some 10 kB each: the API server has no smaller form that holds all addresses. Metadata alone
+    (PartialObjectMetadata) has none, a Table has the first InternalIP and ExternalIP only, and so not both families.
+    """
+    return Resource(
+        kind=OTHER_NODE,
+        path="/api/v1/nodes",
+        type=OtherNode,
+        keeps=lambda item: item.metadata.name != name,
+        fields=f"metadata.name!={name}",
+    )
+
+
 def watched(node_name: str) -> tuple[Resource, ...]:
-    """All that the daemon follows."""
+    """All that the daemon follows from start to end; other Nodes are followed on demand (other_nodes.py)."""
     return SERVICES, ENDPOINT_SLICES, own_node(node_name)

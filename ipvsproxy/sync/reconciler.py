@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -44,10 +45,18 @@ class SyncResult(msgspec.Struct, frozen=True):
     retry_at: float | None
 
 
+class OtherNodes(Protocol):
+    """Who tells of the Nodes that are not ours."""
+
+    def follow(self, *, wanted: bool) -> None:
+        """Begin, or end and say Forgotten. Does not wait."""
+
+
 class Reconciler:
     """Owns desired state, mirror and retry list; used by one thread.
 
-    `tell` is called with what owners of objects must know; it must not wait.
+    `tell` is called with what owners of objects must know; it must not wait. `other_nodes` is who can tell of them;
+    None: all of them are told anyway.
     """
 
     def __init__(
@@ -59,12 +68,14 @@ class Reconciler:
         self._mirror = Mirror(kernel, clock, exclude)
         self._applier = Applier(kernel, self._mirror, self._desired, mode, clock)
         self.tell: Callable[[Notice], None] = lambda _: None
+        self.other_nodes: OtherNodes | None = None
         self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
         self._host = HostView()
         self._host_changed = False
         self._depend_on_host: dict[ServiceName, None] = {}
+        self._follows_nodes = False
 
     @property
     def desired(self) -> Desired:
@@ -105,6 +116,7 @@ class Reconciler:
     def host_changed(self, addresses: frozenset[PackedAddr]) -> bool:
         """The node's interfaces but kube-ipvs0 have these addresses now; whether that is of interest to a sync."""
         self._mirror.host_addresses = addresses
+        self._tracker.claims.put_own(addresses)
         host = self._mode.host_view(addresses, self._tracker.node)
         changed, self._host = host != self._host, host
         self._host_changed |= changed
@@ -119,9 +131,11 @@ class Reconciler:
         self._applier.carried_out = 0
         touched = [*self._mirror.reread(self._desired), *self._lost]
         self._lost = []
-        changes = self._tracker.take() if self._tracker.ready else Changes()
+        changes = self._take() if self._tracker.ready else Changes()
         for note in changes.notes:
             log.warning("object_rejected", object=note.subject, reason=note.reason, hint=note.hint)
+        for notice in changes.notices:
+            self.tell(notice)
         if changes.node_changed:
             touched += self._plan_fixed()
             self.host_changed(self._host.addresses)
@@ -171,6 +185,16 @@ class Reconciler:
             services, applier.carried_out, len(applier.refused), len(applier.waiting), min(due, default=None)
         )
 
+    def _take(self) -> Changes:
+        """What has changed. Other Nodes are followed while some Service names an address that could be theirs."""
+        changes = self._tracker.take(self._mirror.applied[Kind.ADDRESS])
+        claims = self._tracker.claims
+        if self.other_nodes is not None and claims.wants_nodes != self._follows_nodes:
+            self._follows_nodes = claims.wants_nodes
+            self.other_nodes.follow(wanted=claims.wants_nodes)
+            log.info("other_nodes_wanted", wanted=claims.wants_nodes, addresses_waiting=claims.waiting)
+        return changes
+
     def _plan_fixed(self) -> list[ObjectId]:
         return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node))
 
@@ -188,9 +212,10 @@ class Reconciler:
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
         touched: list[ObjectId] = []
+        host = msgspec.structs.replace(self._host, elsewhere=self._tracker.claims.elsewhere)
         for name in names:
             service, slices = self._tracker.view(name)
-            plan = self._mode.plan(service, slices, self._host) if service else None
+            plan = self._mode.plan(service, slices, host) if service else None
             touched += self._desired.replace(name, plan)
             if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None

@@ -88,9 +88,8 @@ class Runner:
         elif isinstance(message, HostAddresses):
             self._pending |= self._reconciler.host_changed(message.addresses)
         elif not isinstance(message, Signal):
-            self._pending = True
             for event in message:
-                self._tracker.note(event)
+                self._pending |= self._tracker.note(event)
 
     def _sync(self) -> None:
         started = self._clock.monotonic()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ipvsproxy import dry_run
 from ipvsproxy.clock import Clock
+from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.command_line import Plan, parse_command_line
@@ -68,7 +69,8 @@ class Daemon:
 
     def __init__(self, command: Plan, kernel: Kernel, clock: Clock) -> None:
         families = command.options.families
-        self.tracker = Tracker(command.config.hostname_override, families)
+        claims = Claims(command.config.cluster_cidrs)
+        self.tracker = Tracker(command.config.hostname_override, families, claims=claims)
         self.reconciler = Reconciler(kernel, self.tracker, IpvsMode(ipvs_options(command.config, families)), clock)
         self.reconciler.host_changed(frozenset(command.options.node_addresses))
         self.reconciler.start()

@@ -14,7 +14,7 @@ outside clients never get an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -135,15 +135,18 @@ def _records(targets: endpoints.Targets) -> bytes:
 def _frontends(
     service: ServiceView, port: ServicePort, family: Family, host: HostView, backends: Backends
 ) -> Iterator[Frontend]:
-    """Every way in. An address that another interface of this node has is served but never bound (K32)."""
+    """Every way in. An address that another interface of this node has is served but never bound (K32).
+
+    One that is somebody else's is no way in at all: its packets go where they belong (K33).
+    """
     for address in _of(family, service.cluster_ips):
         key = VirtualServerKey(port.protocol, address, port.port)
         yield Frontend(key, (_at(sets.CLUSTER_IP, key),), backends.internal, is_bound=True)
-    for address in _of(family, service.external_ips):
+    for address in _of(family, service.external_ips, host.elsewhere):
         key = VirtualServerKey(port.protocol, address, port.port)
         base = sets.EXTERNAL_IP_LOCAL if service.external_policy_local else sets.EXTERNAL_IP
         yield _external(key, [_at(base, key)], backends, is_bound=address not in host.addresses)
-    for address in _of(family, service.load_balancer_ips):
+    for address in _of(family, service.load_balancer_ips, host.elsewhere):
         key = VirtualServerKey(port.protocol, address, port.port)
         entries = _load_balancer_entries(service, key, host)
         yield _external(key, entries, backends, is_bound=address not in host.addresses)
@@ -192,8 +195,10 @@ def _port_alone(base: str, family: Family, port: int) -> ObjectId:
     return sets.ENTRY_KINDS[base], SetEntry(set_name(base, family), port=port)
 
 
-def _of(family: Family, addresses: Sequence[PackedAddr]) -> Iterator[PackedAddr]:
-    return (address for address in addresses if family_of(address) is family)
+def _of(
+    family: Family, addresses: Sequence[PackedAddr], elsewhere: Collection[PackedAddr] = ()
+) -> Iterator[PackedAddr]:
+    return (address for address in addresses if family_of(address) is family and address not in elsewhere)
 
 
 def _settings(service: ServiceView, scheduler: str) -> VirtualServer:

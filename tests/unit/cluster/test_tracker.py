@@ -206,7 +206,7 @@ def test_k40_everything_is_empty_when_the_api_is(tracker):
             tracker.take()
         tell(tracker, changed(piece), removed(bad), removed(piece))
     tracker.take()
-    assert tracker.counts == Counts(0, 0, 0, 0)
+    assert tracker.counts == Counts(0, 0, 0, 0, 0)
     assert tracker._slices == {}
 
 
