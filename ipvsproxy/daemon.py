@@ -24,12 +24,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from ipvsproxy import __version__
 from ipvsproxy.clock import SystemClock
-from ipvsproxy.cluster.events import ClusterEvent
+from ipvsproxy.cluster.claims import Claims
+from ipvsproxy.cluster.events import OTHER_NODE, ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_errno
@@ -43,6 +45,7 @@ from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.monitor import AddressMonitor
 from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
 from ipvsproxy.kube.manifests import ManifestFolder
+from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
@@ -75,16 +78,18 @@ def run(config: ProxyConfig) -> int:
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
-        sources, tell = _sources(config, name, inbox)
+        source = _source(config, name, inbox)
         mode = _mode(config, families)
-        tracker = Tracker(name, families, needs_node=mode.depends_on_node)
+        claims = Claims(config.cluster_cidrs, waits_for_nodes=source.other_nodes is not None)
+        tracker = Tracker(name, families, needs_node=mode.depends_on_node, claims=claims)
         monitor = AddressMonitor(inbox.put)
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
-        reconciler.tell = tell
+        reconciler.tell = source.tell
+        reconciler.other_nodes = source.other_nodes
         reconciler.host_changed(monitor.host_addresses)
         _start(config, kernel, reconciler)
         workers = (
-            *sources,
+            *source.workers,
             _Worker("device", monitor.run, monitor.stop, inbox),
         )
         periods = Periods(config.min_sync_period_s, config.sync_period_s)
@@ -92,28 +97,36 @@ def run(config: ProxyConfig) -> int:
         return _serve(runner, workers)
 
 
-def _sources(config: ProxyConfig, name: str, inbox: QueueInbox) -> tuple[tuple[_Worker, ...], Callable[[Notice], None]]:
-    """Who tells of the cluster: the folder, or a watch for each kind; and who tells it of us. Raises ConfigError."""
+class _Source(NamedTuple):
+    """Who tells of the cluster, who tells it of us, and who tells of the other Nodes where that has to be asked for."""
+
+    workers: tuple[_Worker, ...]
+    tell: Callable[[Notice], None] = lambda _: None
+    other_nodes: OtherNodesWatch | None = None
+
+
+def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
+    """The folder; or a watch for each kind, the last one on demand, and Events. Raises ConfigError."""
     if config.manifests:
         path = Path(config.manifests)
         changes, folder = FolderWatch(path), ManifestFolder(path)
         inbox.deliver(folder.load())  # a folder that cannot be read ends the program before anything is programmed
-        return (_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),), lambda _: None
+        return _Source((_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),))
     # 20 MB that a folder does without
     from ipvsproxy.kube.client import Access, ApiServer  # noqa: PLC0415
     from ipvsproxy.kube.event_recorder import ApiEventSink, EventRecorder  # noqa: PLC0415
 
     server = ApiServer(Access(kubeconfig=config.kubeconfig, master=config.master))
     watches = [Watch(server, resource, SystemClock()) for resource in watched(name)]
+    other_nodes = OtherNodesWatch(server, name, SystemClock())
+    followed: list[tuple[str, Watch | OtherNodesWatch]] = [(watch.resource.kind, watch) for watch in watches]
+    followed.append((OTHER_NODE, other_nodes))
     recorder = EventRecorder(ApiEventSink(server), name, SystemClock())
     workers = (
-        *(
-            _Worker(f"watch-{watch.resource.kind}", partial(watch.run, inbox.deliver), watch.stop, inbox)
-            for watch in watches
-        ),
+        *(_Worker(f"watch-{kind}", partial(watch.run, inbox.deliver), watch.stop, inbox) for kind, watch in followed),
         _Worker("events", recorder.run, recorder.stop, inbox),
     )
-    return workers, recorder.record
+    return _Source(workers, recorder.record, other_nodes)
 
 
 def cleanup(config: ProxyConfig) -> int:

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
+from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.kube.manifests import ManifestFolder
-from ipvsproxy.kube.snapshot import read_cluster
+from ipvsproxy.kube.snapshot import read_cluster, read_other_nodes
 from ipvsproxy.model.kernel_objects import State
 from ipvsproxy.model.notes import Note
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
@@ -31,13 +34,16 @@ def run(config: ProxyConfig, options: PlanOptions) -> bool:
 
 def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, ...]]:
     """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError."""
-    tracker = Tracker(node_name(config), options.families, options.node_addresses)
+    claims = Claims(config.cluster_cidrs, waits_for_nodes=options.from_cluster)
+    tracker = Tracker(node_name(config), options.families, options.node_addresses, claims=claims)
     _read(config, options, tracker)
     mode = IpvsMode(ipvs_options(config, options.families))
     desired = Desired()
     desired.replace(FIXED, mode.fixed(tracker.node))
     host = mode.host_view(frozenset(tracker.node.addresses), tracker.node)
+    tracker.claims.put_own(host.addresses)
     changes = tracker.take()
+    host = msgspec.structs.replace(host, elsewhere=tracker.claims.elsewhere)
     for name in changes.services:
         service, slices = tracker.view(name)
         desired.replace(name, mode.plan(service, slices, host) if service else None)
@@ -58,6 +64,8 @@ def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:
 
         server = ApiServer(Access(kubeconfig=config.kubeconfig, master=config.master))
         read_cluster(server, node_name(config), deliver)
+        if tracker.claims.wants_nodes:
+            read_other_nodes(server, node_name(config), deliver)
     else:
         deliver(ManifestFolder(Path(config.manifests)).load())
 

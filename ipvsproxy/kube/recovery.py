@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _BAD_REQUEST = 400
+_FORBIDDEN = 403
 _INVALID = 422
 _CUT_STREAMS = 2
 _MOST_SPREAD = 1.5
@@ -67,6 +68,11 @@ class Interruption(Exception):  # noqa: N818 - mostly no error: watches end ever
     def is_routine(self) -> bool:
         """Whether it is nothing to tell of: the time that a watch was asked for is over."""
         return self.cause is Cause.ENDED
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether our account lacks the right: somebody has to grant it, waiting does not help."""
+        return self.status == _FORBIDDEN
 
     @property
     def needs_list(self) -> bool:

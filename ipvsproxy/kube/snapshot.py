@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ipvsproxy.clock import SystemClock
+from ipvsproxy.cluster.events import Forbidden
 from ipvsproxy.errors import IpvsproxyError
+from ipvsproxy.kube.other_nodes import KnownAddresses
 from ipvsproxy.kube.recovery import Interruption
-from ipvsproxy.kube.resources import watched
+from ipvsproxy.kube.resources import Resource, other_nodes, watched
 from ipvsproxy.kube.watch import Deliver, Server, Watch
 
 
@@ -18,8 +22,26 @@ def read_cluster(server: Server, node_name: str, deliver: Deliver) -> None:
         try:
             Watch(server, resource, SystemClock()).read_once(deliver)
         except Interruption as interruption:
-            raise IpvsproxyError(
-                f"cannot list {resource.kind}s",
-                str(interruption),
-                "Look at --kubeconfig, and at the rights of its user (list on services, endpointslices and nodes)",
-            ) from interruption
+            raise _cannot_list(resource, interruption) from interruption
+
+
+def read_other_nodes(server: Server, node_name: str, deliver: Deliver) -> None:
+    """Tell the addresses of all Nodes but ours, and Listed; or Forbidden, with which the daemon lives too.
+
+    Raises IpvsproxyError at any other trouble.
+    """
+    resource = other_nodes(node_name)
+    try:
+        Watch(server, resource, SystemClock()).read_once(partial(KnownAddresses().hand_on, deliver))
+    except Interruption as interruption:
+        if not interruption.is_forbidden:
+            raise _cannot_list(resource, interruption) from interruption
+        deliver((Forbidden(resource.kind, str(interruption)),))
+
+
+def _cannot_list(resource: Resource, interruption: Interruption) -> IpvsproxyError:
+    return IpvsproxyError(
+        f"cannot list {resource.kind}s",
+        str(interruption),
+        "Look at --kubeconfig, and at the rights of its user (list on services, endpointslices and nodes)",
+    )

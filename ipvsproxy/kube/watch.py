@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 import structlog
 
 from ipvsproxy.clock import Clock
-from ipvsproxy.cluster.events import ClusterEvent
+from ipvsproxy.cluster.events import ClusterEvent, Forbidden
 from ipvsproxy.kube.recovery import (
     Asks,
     Backoff,
@@ -117,11 +117,13 @@ class Watch:
     def run(self, deliver: Deliver) -> None:
         """Tell the list, Listed, and then each change, until stopped; one call of `deliver` for each read with news.
 
+        A list that the server forbids is told as such, once, and tried again all the same.
         Raises what `deliver` raises; the server's troubles are waited out.
         """
         while not self._stopping.is_set():
             interruption = self._attempt(deliver)
             if not self._stopping.is_set():
+                self._tell_forbidden(interruption, deliver)
                 self._stopping.wait(self._recover(interruption))
 
     def read_once(self, deliver: Deliver) -> None:
@@ -283,6 +285,11 @@ class Watch:
         self._backoff.reset()
         self._trouble = ""
         self._connected_is_known = False
+
+    def _tell_forbidden(self, interruption: Interruption, deliver: Deliver) -> None:
+        is_known = str(interruption) == self._trouble
+        if interruption.is_forbidden and self._told.resume_at is None and not is_known:
+            deliver((Forbidden(self.resource.kind, str(interruption)),))
 
     def _tell_connected(self, session: Session, query: Mapping[str, str]) -> None:
         """Tell of a connection; of the next ones too, unless it is the same trouble that ends them all."""

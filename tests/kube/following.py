@@ -8,11 +8,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ipvsproxy.clock import Clock, SystemClock
-from ipvsproxy.cluster.events import Changed, ClusterEvent, Listed, Rejected, Removed
+from ipvsproxy.cluster.events import (
+    Changed,
+    ClusterEvent,
+    Forbidden,
+    Forgotten,
+    Listed,
+    NodeAddresses,
+    Rejected,
+    Removed,
+)
 from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.recovery import Timing
 from ipvsproxy.kube.resources import SERVICES, Resource
 from ipvsproxy.kube.watch import Watch
+from ipvsproxy.model.addr import format_addr
 
 LIMIT_S = 10.0
 QUICK = Timing(
@@ -21,9 +32,9 @@ QUICK = Timing(
 
 
 class Following:
-    """What a watch has told so far, in short words: `+web`, `-web`, `Listed`, `!Service default/web`."""
+    """What a watch has told so far, in short words: `+web`, `-web`, `Listed`, `!Service default/web`, `n2 ADDRESS`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch | OtherNodesWatch) -> None:
         self.watch = watch
         self.told: list[str] = []
         self.batches: list[Sequence[ClusterEvent]] = []
@@ -53,6 +64,10 @@ def _short(event: ClusterEvent) -> str:
             return "Listed"
         case Rejected(notes=notes):
             return f"!{notes[0].subject}"
+        case NodeAddresses(name=name, addresses=addresses):
+            return " ".join((name, *map(format_addr, addresses)))
+        case Forgotten() | Forbidden():
+            return type(event).__name__
 
 
 @contextlib.contextmanager
@@ -61,7 +76,14 @@ def following(
 ) -> Iterator[Following]:
     """Follow the server at `url`; at the end the watch is stopped and its thread has ended."""
     server = ApiServer(Access(master=url))
-    found = Following(Watch(server, resource, clock or SystemClock(), timing=timing, spread=lambda: 0.5))
+    with running(Watch(server, resource, clock or SystemClock(), timing=timing, spread=lambda: 0.5)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def running(watch: Watch | OtherNodesWatch) -> Iterator[Following]:
+    """Let it run in a thread; at the end it is stopped and its thread has ended."""
+    found = Following(watch)
     thread = threading.Thread(target=found.watch.run, args=(found.deliver,), name="watch")
     thread.start()
     try:
