@@ -3,7 +3,8 @@
     watch-…    threads  follow the API server, one for each kind of object;   ┐
     manifests  thread   or reads a folder and waits for its changes           │
     device     thread   hears what others do to addresses                     ├→ one queue → sync (main thread),
-    signals             SIGTERM, SIGINT                                       ┘   which owns all the rest
+    gateways   thread   hears of default routes                               │   which owns all the rest
+    signals             SIGTERM, SIGINT                                       ┘
     events     thread   tells the API server what owners of objects must know ←── what a sync has to tell them
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
@@ -38,6 +39,7 @@ from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.api import Ipvs, Kernel, Rules
+from ipvsproxy.kernel.gateways import GatewayMonitor
 from ipvsproxy.kernel.inotify import FolderWatch
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.iptables_backend import choose_rules, remove_leftovers, report_leftovers
@@ -87,10 +89,13 @@ def run(config: ProxyConfig) -> int:
         reconciler.tell = source.tell
         reconciler.other_nodes = source.other_nodes
         reconciler.host_changed(monitor.host_addresses)
+        gateways = GatewayMonitor(inbox.put)
+        reconciler.gateways_changed(gateways.gateways)
         _start(config, kernel, reconciler)
         workers = (
             *source.workers,
             _Worker("device", monitor.run, monitor.stop, inbox),
+            _Worker("gateways", gateways.run, gateways.stop, inbox),
         )
         periods = Periods(config.min_sync_period_s, config.sync_period_s)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)

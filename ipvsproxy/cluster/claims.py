@@ -35,6 +35,7 @@ class Claims:
         self._nodes: dict[str, tuple[PackedAddr, ...]] = {}
         self._nodes_at: dict[PackedAddr, tuple[str, ...]] = {}  # the same by address; two Nodes of one are a mistake
         self._own: frozenset[PackedAddr] = frozenset()
+        self._gateways: frozenset[PackedAddr] = frozenset()
         self._cluster_cidrs = cluster_cidrs
         self._pod_networks: tuple[Cidr, ...] = ()
         self._refused: dict[PackedAddr, str] = {}
@@ -102,6 +103,12 @@ class Claims:
         self._unsettle(self._own ^ addresses)
         self._own = addresses
 
+    def put_gateways(self, addresses: frozenset[PackedAddr]) -> bool:
+        """The gateways of the node's default routes; whether there is anything to settle."""
+        self._unsettle(self._gateways ^ addresses)
+        self._gateways = addresses
+        return bool(self._unsettled)
+
     def put_our_node(self, node: NodeView) -> None:
         """Our Node is like this: its pod networks, and the cluster's, are where only pods have addresses.
 
@@ -146,6 +153,8 @@ class Claims:
         nodes = self._nodes_at.get(address)
         if nodes:
             return f"is an address of Node {min(nodes)}"
+        if address in self._gateways:
+            return "is the gateway of a default route of this node"
         network = next((network for network in self._pod_networks if address in network), None)
         if network is not None:
             return f"is in the pod network {network}"

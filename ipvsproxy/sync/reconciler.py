@@ -122,6 +122,10 @@ class Reconciler:
         self._host_changed |= changed
         return changed
 
+    def gateways_changed(self, addresses: frozenset[PackedAddr]) -> bool:
+        """The node's default routes have these gateways now; whether a sync has something to do for it."""
+        return self._tracker.claims.put_gateways(addresses)
+
     def distrust(self, kinds: Iterable[Kind]) -> None:
         """The mirror may be wrong about these kinds: the next sync reads their subsystem first."""
         self._mirror.distrust(kinds)

@@ -16,6 +16,7 @@ import structlog
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.kernel.gateways import DefaultGateways
 from ipvsproxy.kernel.monitor import DeviceChanged, HostAddresses
 from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
@@ -31,7 +32,7 @@ class Signal(Enum):
 
 
 # What one look at the cluster told comes as one message: a sync never sees half of it.
-Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | Signal
+Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | DefaultGateways | Signal
 
 
 class Inbox(Protocol):
@@ -87,6 +88,8 @@ class Runner:
             self._pending |= self._reconciler.device_changed(message)
         elif isinstance(message, HostAddresses):
             self._pending |= self._reconciler.host_changed(message.addresses)
+        elif isinstance(message, DefaultGateways):
+            self._pending |= self._reconciler.gateways_changed(message.addresses)
         elif not isinstance(message, Signal):
             for event in message:
                 self._pending |= self._tracker.note(event)

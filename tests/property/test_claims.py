@@ -31,12 +31,13 @@ class Facts(msgspec.Struct, frozen=True):
     own: tuple[PackedAddr, ...] = ()
     our_node: tuple[PackedAddr, ...] = ()
     pod_cidrs: tuple[Cidr, ...] = ()
+    gateways: tuple[PackedAddr, ...] = ()
 
     def elsewhere(self) -> set[PackedAddr]:
         """What must be left alone when all Nodes are known."""
         counting = self.pod_cidrs if self.our_node else ()
         networks = [cidr for cidr in counting if not any(own in cidr for own in self.our_node)]
-        taken = {address for addresses in self.nodes for address in addresses}
+        taken = {address for addresses in (*self.nodes, self.gateways) for address in addresses}
         claimed = {address for addresses in self.claims for address in addresses}
         foreign = {address for address in claimed if address in taken or any(address in net for net in networks)}
         return foreign - set(self.own)
@@ -54,6 +55,7 @@ def facts():
         own=some_of(ADDRESSES, 1),
         our_node=some_of(ADDRESSES, 1),
         pod_cidrs=some_of(POD_CIDRS, 2),
+        gateways=some_of(ADDRESSES, 1),
     )
 
 
@@ -74,6 +76,7 @@ def live(claims: Claims, before: Facts, now: Facts) -> None:
         if old != new:
             claims.put_node(name, new)
     claims.put_own(frozenset(now.own))
+    claims.put_gateways(frozenset(now.gateways))
     claims.put_our_node(NodeView("n1", now.our_node, now.pod_cidrs))
 
 

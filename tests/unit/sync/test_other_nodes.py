@@ -238,6 +238,24 @@ def test_k33_our_node_that_is_known_late_frees_a_bound_address_of_a_pod():
     assert anywhere(node, POD) == []
 
 
+# The gateway's address
+
+
+@both_ways
+def test_k33_the_gateway_is_left_alone_from_the_moment_on_at_which_it_is_one(way, events):
+    node = Node(host=[OWN])
+    node.sync(cluster(way(FREE)))
+    assert FREE in bound(node)
+    assert node.reconciler.gateways_changed(frozenset({addr(FREE)}))
+    node.sync()
+    assert anywhere(node, FREE) == []
+    assert said(events)[0].endswith("203.0.113.20 is the gateway of a default route of this node")
+    assert not node.reconciler.gateways_changed(frozenset({addr(FREE), addr("192.0.2.1")}))
+    assert node.reconciler.gateways_changed(frozenset({addr("192.0.2.1")}))
+    node.sync()
+    assert FREE in bound(node)
+
+
 # Before the other Nodes are known
 
 
