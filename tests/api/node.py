@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ipvsproxy.clock import SystemClock
+from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.daemon import QueueInbox
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
@@ -67,22 +70,26 @@ class Node:
 def node_with(kubeconfig: Path) -> Iterator[Node]:
     """A node that follows the API server of this kubeconfig, at once and until the end of the block."""
     families = frozenset(Family)
-    fake, tracker, inbox = FakeKernel(), Tracker(NODE, families), QueueInbox()
+    fake, inbox = FakeKernel(), QueueInbox()
+    tracker = Tracker(NODE, families, claims=Claims(waits_for_nodes=True))
+    server = ApiServer(Access(kubeconfig=str(kubeconfig)))
+    other_nodes = OtherNodesWatch(server, NODE, SystemClock())
     mode = IpvsMode(IpvsOptions(ServiceOptions(families, "rr"), RuleOptions()))
     reconciler = Reconciler(fake.kernel, tracker, mode, SystemClock())
+    reconciler.other_nodes = other_nodes
     reconciler.start()
-    server = ApiServer(Access(kubeconfig=str(kubeconfig)))
     watches = [Watch(server, resource, SystemClock()) for resource in watched(NODE)]
     runner = Runner(inbox, tracker, reconciler, SystemClock(), Periods())
-    threads = [threading.Thread(target=partial(watch.run, inbox.deliver)) for watch in watches]
+    sources = (*watches, other_nodes)
+    threads = [threading.Thread(target=partial(source.run, inbox.deliver)) for source in sources]
     threads.append(threading.Thread(target=runner.run))
     for thread in threads:
         thread.start()
     try:
         yield Node(fake, tracker, watches)
     finally:
-        for watch in watches:
-            watch.stop()
+        for source in sources:
+            source.stop()
         inbox.put(Signal.STOP)
         for thread in threads:
             thread.join(LIMIT_S)
@@ -121,6 +128,13 @@ class Objects:
                 "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
             }
         )
+
+    def node(self, name: str, *addresses: str) -> None:
+        """Make a Node whose kubelet tells these internal addresses."""
+        self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        told = [{"type": "InternalIP", "address": address} for address in addresses]
+        patch = json.dumps({"status": {"addresses": told}})
+        self.plane.kubectl("patch", "node", name, "--subresource=status", "--patch", patch)
 
     def remove(self, kind: str, name: str) -> None:
         """Delete an object."""

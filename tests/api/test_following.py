@@ -181,3 +181,39 @@ def test_missing_role_says_what_is_missing(plane: ControlPlane, tmp_path: Path):
     reasons = {entry["kind"]: entry["reason"] for entry in logs if entry["event"] == "watch_lost"}
     assert reasons["Service"].startswith("refused (403): services is forbidden")
     assert token not in str(logs)
+
+
+def test_k33_an_address_of_another_node_is_served_only_while_no_node_has_it(plane: ControlPlane, objects: Objects):
+    other, free = "192.0.2.12", "203.0.113.12"
+    objects.node("n2", other)
+    _, address = objects.service(externalIPs=[other, free])
+    with capture_logs() as logs, node_with(plane.kubeconfig) as node:
+        node.wait_for(address, server_line(address))
+        node.wait_for(free, server_line(free))
+        assert node.servers(other) == []
+        objects.remove("Node", "n2")
+        node.wait_for(other, server_line(other))
+        objects.node("n3", "192.0.2.13", other)
+        node.wait_for(other)
+        assert node.servers(free) == [server_line(free)]
+    said = [entry["reason"] for entry in logs if entry["event"] == "object_rejected"]
+    assert said == [f"external IP {other} is an address of Node {name}" for name in ("n2", "n3")]
+
+
+def test_k33_external_ips_are_served_without_the_right_to_list_nodes_and_it_is_said(
+    plane: ControlPlane, objects: Objects, tmp_path: Path
+):
+    plane.kubectl("create", "serviceaccount", "narrow", "--namespace=kube-system")
+    for resource in ("services", "endpointslices"):
+        plane.kubectl("create", "clusterrole", f"see-{resource}", "--verb=list,watch", f"--resource={resource}")
+        account = "--serviceaccount=kube-system:narrow"
+        plane.kubectl("create", "clusterrolebinding", f"see-{resource}", f"--clusterrole=see-{resource}", account)
+    token = plane.kubectl("create", "token", "narrow", "--namespace=kube-system").strip()
+    kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", {"token": token})
+    external = "203.0.113.13"
+    objects.service(externalIPs=[external])
+    with capture_logs() as logs, node_with(kubeconfig) as node:
+        node.wait_for(external, server_line(external))
+    (said,) = [entry for entry in logs if entry["event"] == "object_rejected"]
+    assert said["object"] == "other Nodes"
+    assert "nodes is forbidden" in said["reason"]
