@@ -69,7 +69,7 @@ class ProxyNode:
         self.hosts = hosts
         self.host = hosts.node
         self.proxy = proxy
-        self._manifests = manifests
+        self.manifests = manifests
         self._services: tuple[Svc, ...] = ()
 
     def sync(self, *services: Svc) -> None:
@@ -83,7 +83,7 @@ class ProxyNode:
             return
         self._services = services
         self.proxy.mark()
-        self._manifests.write("services.json", manifest(*services))
+        self.manifests.write("services.json", manifest(*services))
         while True:
             done = [line for line in self.proxy.news() if line["event"] == "sync_finished" and line["services"]]
             if done:

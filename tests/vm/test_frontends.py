@@ -239,7 +239,7 @@ def test_an_address_of_the_node_serves_node_ports_from_its_notification_until_it
 
 @every_family
 @every_client
-def test_an_external_ip_that_is_the_nodes_own_address_is_served_and_its_other_ports_stay_open_k32(
+def test_k32_an_external_ip_that_is_the_nodes_own_address_is_served_and_its_other_ports_stay_open(
     served, client, family
 ):
     own = Way(NODE_ADDRESSES, 80)
@@ -247,13 +247,13 @@ def test_an_external_ip_that_is_the_nodes_own_address_is_served_and_its_other_po
     assert ask(served.hosts[client], own.addresses[family], 22).server == "sshd"
 
 
-def test_the_nodes_own_address_is_not_bound_k32(served):
+def test_k32_the_nodes_own_address_is_neither_bound_nor_in_the_set_that_closes_ports(served):
     assert not [address for address in bound(served.host) if address.startswith(NODE_ADDRESSES)]
     assert not [line for line in sets(served.host) if "IPVS-IPS" in line and line.endswith(NODE_ADDRESSES)]
 
 
 @every_family
-def test_a_bound_address_that_the_node_gets_on_another_interface_is_let_go_for_as_long_k32(served, family):
+def test_k32_a_bound_address_that_the_node_gets_on_another_interface_is_let_go_for_as_long(served, family):
     address = EXTERNAL_IP.addresses[family]
     prefix = f"{address}/{(32, 128)[family]}"
     assert prefix in bound(served.host)

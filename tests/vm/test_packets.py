@@ -6,15 +6,12 @@ A server tells its name and the client's address that it sees, so every answer s
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import struct
 
 import pytest
 
 from tests.clusters import Svc
-from tests.lab.hosts import NODE_ADDRESSES, Namespace, version_of
-from tests.lab.traffic import Conversation, Transport, ask, serving
+from tests.lab.hosts import NODE_ADDRESSES
+from tests.lab.traffic import Conversation, Transport, ask, ping, serving
 from tests.vm.nodes import AddressLog, ProxyNode
 from tests.vm.places import A1, A2, A3, B1, BRIDGE, every_family, every_transport, ready
 
@@ -222,29 +219,3 @@ def test_a_service_that_comes_and_goes_leaves_its_neighbour_alone_k34(node: Prox
                 assert ask(client, VIPS[family], 80).server in {"a1", "a2", "b1"}
                 with contextlib.suppress(OSError), Conversation(client, OTHER_VIPS[family], 80, timeout_s=1) as talk:
                     assert talk.ask().server == "a2"  # OSError: not yet, or no longer
-
-
-def ping(host: Namespace, address: str) -> bool:
-    """Whether an echo request is answered, within five seconds. A socket of our own: not every machine has ping."""
-    is_v4 = version_of(address) == 4
-    family, protocol = (
-        (socket.AF_INET, socket.IPPROTO_ICMP) if is_v4 else (socket.AF_INET6, socket.getprotobyname("ipv6-icmp"))
-    )
-    request, reply = (8, 0) if is_v4 else (128, 129)
-    identity = os.getpid() & 0xFFFF
-    with host.inside(), socket.socket(family, socket.SOCK_RAW, protocol) as raw:
-        raw.settimeout(5)
-        raw.connect((address, 0))
-        raw.send(echo(request, identity))
-        while True:
-            received = raw.recv(1500)[20 if is_v4 else 0 :]
-            if received[0] == reply and received[4:6] == identity.to_bytes(2, "big"):
-                return True
-
-
-def echo(kind: int, identity: int) -> bytes:
-    """An echo request; the kernel computes ICMPv6's checksum itself and ignores this one."""
-    words = struct.pack("!BBHHH", kind, 0, 0, identity, 1)
-    total = sum(struct.unpack("!4H", words))
-    checksum = ~(total + (total >> 16)) & 0xFFFF
-    return struct.pack("!BBHHH", kind, 0, checksum, identity, 1)

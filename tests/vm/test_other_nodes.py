@@ -1,0 +1,133 @@
+"""Real packets to another node whose address a Service names as its own (K33)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.clusters import Svc
+from tests.lab.hosts import NODE_ADDRESSES, NODE_NAME, REMOTE_ADDRESSES
+from tests.lab.traffic import Transport, ask, ping, serving
+from tests.vm.nodes import ProxyNode, bound, sets, virtual_servers
+from tests.vm.places import A1, A2, B1, every_family, ready
+
+CLAIMING = Svc("claiming", ("10.96.0.23", "2001:db8:96::23"), endpoints=ready(A1, A2), external_ips=REMOTE_ADDRESSES)
+BALANCED = Svc(
+    "balanced",
+    ("10.96.0.24", "2001:db8:96::24"),
+    ((443, "TCP"),),
+    ready(A1, A2),
+    ingress=tuple((address, "VIP") for address in (*REMOTE_ADDRESSES, *B1)),
+)
+PREFIXES = tuple(f"{address}/{length}" for address, length in zip(REMOTE_ADDRESSES, (32, 128), strict=True))
+
+every_inside_client = pytest.mark.parametrize(
+    "client", [pytest.param("node", id="the node itself"), pytest.param("a3", id="a pod")]
+)
+
+
+def node_objects(*nodes: tuple[str, Sequence[str]]) -> str:
+    items = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "status": {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]},
+        }
+        for name, addresses in nodes
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+@contextlib.contextmanager
+def knowing_nodes(node: ProxyNode) -> Iterator[None]:
+    """In the `with` block the cluster has this node and the other one as objects; back when the kernel has it."""
+    manifests = node.manifests
+    node.proxy.mark()
+    manifests.write("nodes.json", node_objects((NODE_NAME, NODE_ADDRESSES), ("n2", REMOTE_ADDRESSES)))
+    node.proxy.wait_for("sync_finished")
+    try:
+        yield
+    finally:
+        node.proxy.mark()
+        manifests.remove("nodes.json")
+        node.proxy.wait_for("sync_finished")
+
+
+@pytest.fixture(scope="module")
+def claimed(node: ProxyNode) -> Iterator[ProxyNode]:
+    """Two Services name the other node's addresses, the second one a pod's too; that node serves ports 22 and 80."""
+    places = [
+        (node.hosts["remote"], name, address, port, Transport.TCP)
+        for address in REMOTE_ADDRESSES
+        for name, port in (("sshd", 22), ("own", 80))
+    ]
+    with serving(*places):
+        node.sync(CLAIMING, BALANCED)
+        yield node
+
+
+@pytest.fixture
+def protected(claimed: ProxyNode) -> Iterator[ProxyNode]:
+    """The same, and the Nodes are known."""
+    with knowing_nodes(claimed):
+        yield claimed
+
+
+@every_family
+@every_inside_client
+def test_k33_the_other_node_can_be_reached_though_services_name_its_address(protected, client, family):
+    host, address = protected.hosts[client], REMOTE_ADDRESSES[family]
+    assert ping(host, address)
+    assert ask(host, address, 22).server == "sshd"
+    assert ask(host, address, 80).server == "own"  # it serves the port itself, as it likes
+
+
+def test_k33_nothing_in_the_kernel_bears_the_other_nodes_or_the_pods_address(protected):
+    lines = [*bound(protected.host), *sets(protected.host), *virtual_servers(protected.host)]
+    assert [line for line in lines if "10.96.0.24" in line]
+    assert not [line for line in lines if any(address in line for address in (*REMOTE_ADDRESSES, *B1))]
+
+
+@every_family
+def test_k33_a_node_that_is_added_later_gets_its_bound_address_back_in_one_pass(claimed, family):
+    host, address = claimed.host, REMOTE_ADDRESSES[family]
+    assert set(PREFIXES) <= bound(host)
+    assert ask(host, address, 80).server in {"a1", "a2"}
+    with pytest.raises(ConnectionRefusedError):
+        ask(host, address, 22)  # this node takes itself for the other one: that is K33
+    with knowing_nodes(claimed):
+        assert not set(PREFIXES) & bound(host)
+        assert ping(host, address)
+        assert ask(host, address, 22).server == "sshd"
+        assert ask(host, "10.96.0.23", 80).server in {"a1", "a2"}
+    assert set(PREFIXES) <= bound(host)
+
+
+@every_family
+def test_k33_a_gateway_is_let_go_for_as_long_as_a_default_route_leads_to_it(claimed, family):
+    host, address = claimed.host, REMOTE_ADDRESSES[family]
+    route = f"{('0.0.0.0/0', '::/0')[family]} via {address} dev eth0 onlink"
+    assert set(PREFIXES) <= bound(host)
+    claimed.proxy.mark()
+    host.ip(f"route add {route}")
+    try:
+        claimed.proxy.wait_for("sync_finished")
+        assert set(PREFIXES) - bound(host) == {PREFIXES[family]}
+        assert ask(host, address, 22).server == "sshd"
+    finally:
+        claimed.proxy.mark()
+        host.ip(f"route del {route}")
+        claimed.proxy.wait_for("sync_finished")
+    assert set(PREFIXES) <= bound(host)
+
+
+def test_k33_it_is_said_which_service_names_whose_address(claimed):
+    with knowing_nodes(claimed):
+        said = [line for line in claimed.proxy.lines() if line["event"] == "object_rejected"]
+    reasons = {line["object"]: line["reason"] for line in said}
+    assert "external IP 192.0.2.12 is an address of Node n2" in reasons["Service default/claiming"]
+    assert "load-balancer IP 10.244.2.5 is in the pod network 10.244.0.0/16" in reasons["Service default/balanced"]
