@@ -63,6 +63,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     yield "Measured on " + ", ".join(f"{name} {version}" for name, version in measured.environment.items()) + "."
     yield from _cold(figures, total)
     yield from _changes_and_audits(figures)
+    yield from _nodes(figures)
     yield from _process(figures)
 
 
@@ -107,6 +108,15 @@ def _changes_and_audits(figures: Figures) -> Iterator[str]:
         cells = [figures[name.format(services)] for services in (10, 1000)]
         shown = [f"{cell / _MEGA:.3g}" if name.endswith("_insn") else f"{cell:,}" for cell in cells]
         yield f"| {title} | {' | '.join(shown)} |"
+
+
+def _nodes(figures: Figures) -> Iterator[str]:
+    yield from ("", "### The addresses of 5,000 other Nodes", "")
+    yield from ("| | |", "|---|---|")
+    yield f"| One Node in the watch, kB | {figures['nodes.line_bytes'] / 1000:.1f} |"
+    yield f"| The list: millions of instructions | {_millions(figures['nodes.5000.list_insn'])} |"
+    yield f"| A kubelet's heartbeat: thousands of instructions | {figures['nodes.5000.heartbeat_insn'] / 1000:,.0f} |"
+    yield f"| Memory held, MiB | {figures['nodes.5000.held_bytes'] / _MIB:.1f} |"
 
 
 def _process(figures: Figures) -> Iterator[str]:

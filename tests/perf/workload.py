@@ -1,5 +1,7 @@
 """The cluster that the figures are about, as an API server's JSON: Services of one port, each with one EndpointSlice.
 
+And Nodes, as many as a large cluster has.
+
 The objects carry what real ones carry and nobody reads here (managed fields, owners, zones): skipping it is a part of
 the cost. Everything follows from a Service's number, so two runs see the same bytes.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 SERVICES = 1000
 FEW_SERVICES = 10
 ENDPOINTS = 10
+NODES = 5000
 NODE_NAME = "node-1"
 
 JsonObject = dict[str, object]
@@ -21,6 +24,8 @@ JsonObject = dict[str, object]
 _VIPS = int(IPv4Address("10.96.0.0"))
 _PODS = int(IPv4Address("10.128.0.0"))
 _PODS_APART = 64
+_NODES = int(IPv4Address("10.0.0.0"))
+_IMAGES = 38  # a kubelet tells up to 50; with these a Node is 10 kB long
 _CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -81,6 +86,42 @@ def endpoint_slice(number: int, endpoints: int = ENDPOINTS) -> JsonObject:
     }
 
 
+def node(number: int, heartbeat: int = 0) -> JsonObject:
+    """Node `number` with an internal address of each family, as its kubelet writes it the `heartbeat`-th time."""
+    name, beat = f"node-{number}", f"2026-01-01T{heartbeat // 12:02}:{heartbeat % 12 * 5:02}:00Z"
+    address = IPv4Address(_NODES + number)
+    labels: JsonObject = {f"topology.kubernetes.io/{what}": "eu-1" for what in ("region", "zone")}
+    labels |= {f"{prefix}kubernetes.io/{what}": "amd64" for prefix in ("", "beta.") for what in ("arch", "os")}
+    capacity: JsonObject = {"cpu": "16", "ephemeral-storage": "203056560Ki", "memory": "65848316Ki", "pods": "110"}
+    managed = _managed("kubelet", ("f:labels", "f:annotations"), ("f:conditions", "f:images", "f:addresses"))
+    return {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "uid": _uid("c0", number),
+            "creationTimestamp": _CREATED,
+            "labels": labels | {"kubernetes.io/hostname": name, "node.kubernetes.io/instance-type": "m16"},
+            "annotations": {"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-attach": "true"},
+            "managedFields": managed,
+        },
+        "spec": {"podCIDR": "10.128.0.0/24", "podCIDRs": ["10.128.0.0/24"], "providerID": f"cloud:///eu-1/{name}"},
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": [_condition(kind, beat) for kind in ("Memory", "Disk", "PID", "Ready")],
+            "addresses": [
+                {"type": "InternalIP", "address": str(address)},
+                {"type": "InternalIP", "address": f"2001:db8::{number:x}"},
+                {"type": "Hostname", "address": name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": {what: _uid("d0", number) for what in ("machineID", "systemUUID", "bootID", "kernelVersion")},
+            "images": [_image(place) for place in range(_IMAGES)],
+        },
+    }
+
+
 def watch_line(event: str, changed: JsonObject, version: int) -> bytes:
     """One line of a watch; `version` counts all events."""
     metadata = changed["metadata"]
@@ -129,6 +170,22 @@ def _managed(manager: str, metadata: Iterable[str], spec: Iterable[str]) -> list
         {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": _CREATED, "fieldsType": "FieldsV1"}
         | {"fieldsV1": fields}
     ]
+
+
+def _condition(kind: str, beat: str) -> JsonObject:
+    return {
+        "type": kind,
+        "status": "True" if kind == "Ready" else "False",
+        "lastHeartbeatTime": beat,
+        "lastTransitionTime": _CREATED,
+        "reason": f"Kubelet{kind}",
+        "message": f"kubelet has looked at {kind} and has nothing to report",
+    }
+
+
+def _image(place: int) -> JsonObject:
+    name = f"registry.example.com/shop/component-{place}"
+    return {"names": [f"{name}@sha256:{place:064x}", f"{name}:v1.{place}.0"], "sizeBytes": 100_000_000 + place}
 
 
 def _endpoint(number: int, place: int) -> JsonObject:
