@@ -8,6 +8,7 @@ is switched off. Nothing here logs, and no exception text of the library is pass
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -235,13 +236,24 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except urllib3.exceptions.ReadTimeoutError as error:
-        raise Interruption(Cause.SILENT, "nothing came for longer than bookmarks take") from error
+        raise _read_timed_out(error) from error
     except (ApiException, urllib3.exceptions.SSLError) as error:
         raise Interruption(Cause.UNREACHABLE, _tls_reason(error)) from error
     except (urllib3.exceptions.TimeoutError, urllib3.exceptions.ProxyError) as error:
         raise Interruption(Cause.UNREACHABLE, _root_reason(error)) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise Interruption(Cause.CUT, _root_reason(error)) from error
+
+
+def _read_timed_out(error: BaseException) -> Interruption:
+    """urllib3 takes two for one: our own time-out, which has no errno, and the kernel's word that the peer is dead.
+
+    Over TLS, an older Python loses the errno and tells of an end in the middle instead (CPython's issue 115627).
+    """
+    root = _root(error)
+    if isinstance(root, OSError) and root.errno == errno.ETIMEDOUT:
+        return Interruption(Cause.CUT, _os_reason(root))
+    return Interruption(Cause.SILENT, "nothing came for longer than bookmarks take")
 
 
 def _tls_reason(error: BaseException) -> str:
@@ -266,9 +278,9 @@ def _root(error: BaseException) -> BaseException:
 def _os_reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"its name is not known ({error.strerror})"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return describe_errno(error.errno) if error.errno else type(error).__name__
+    if error.errno:
+        return describe_errno(error.errno)
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
 def _config_reason(error: Exception) -> str:

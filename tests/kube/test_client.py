@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import shutil
 import socket
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 import yaml
 from structlog.testing import capture_logs
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import ReadTimeoutError
 
 from ipvsproxy import __version__
 from ipvsproxy.errors import ConfigError
-from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.client import Access, ApiServer, _translated
 from ipvsproxy.kube.recovery import Cause, Interruption
 from tests.kube.scripted_server import HOLD, RESET, Answer, ScriptedServer, body, broken, serving, stream
 from tests.lab.certificates import Identity, issue, make_authority, server_context
@@ -202,6 +205,21 @@ def test_dead_peer_is_given_up_after_thirty_seconds():
     ):
         connection = response._raw._connection.sock
         assert {option: connection.getsockopt(*option) for option in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    "root, said",
+    [
+        pytest.param(
+            TimeoutError(errno.ETIMEDOUT, "Connection timed out"), "cut: ETIMEDOUT", id="the kernel gave the peer up"
+        ),
+        pytest.param(TimeoutError("timed out"), "silent: nothing came", id="we gave it up"),
+    ],
+)
+def test_dead_peer_and_a_silent_one_are_told_apart(root: TimeoutError, said: str):
+    """The transport calls both a time-out."""
+    with pytest.raises(Interruption, match=f"^{said}"), _translated():
+        raise ReadTimeoutError(HTTPConnectionPool("192.0.2.1"), "/", "Read timed out.") from root
 
 
 def test_reason_of_a_failed_connection_is_the_same_each_time():
