@@ -76,7 +76,9 @@ def slices(draw) -> ClusterEvent:
 
 
 def views(tracker):
-    return {name: tracker.view(ServiceName("default", name)) for name in NAMES}
+    """With the names of the slices: one that takes the place of an equal one of another name is a difference."""
+    services = [ServiceName("default", name) for name in NAMES]
+    return {name.name: (tracker.view(name), set(tracker._slices.get(name, ()))) for name in services}
 
 
 @given(st.lists(st.lists(services() | slices(), max_size=6), max_size=5))
