@@ -33,16 +33,7 @@ from ipvsproxy.errors import ConfigError, describe_errno
 from ipvsproxy.kube.recovery import Cause, Interruption, parse_retry_after
 
 _CONNECT_S = 10.0
-_USER_TIMEOUT_MS = 30_000
-_KEEPALIVE_S = 15
-# A dead peer of an idle watch shows by probes without an answer; with a user time-out, probes end when that is over.
-_SOCKET_OPTIONS = [
-    *HTTPConnection.default_socket_options,
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS),
-]
+_DEAD_PEER_S = 30
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -60,10 +51,14 @@ class Access:
 class ApiServer:
     """The API server that a configuration names. Used by several threads."""
 
-    def __init__(self, access: Access, *, connect_s: float = _CONNECT_S) -> None:
-        """Raises ConfigError where the configuration cannot be used as it is now."""
+    def __init__(self, access: Access, *, connect_s: float = _CONNECT_S, dead_peer_s: int = _DEAD_PEER_S) -> None:
+        """`dead_peer_s`, 2 at least: a peer that acknowledges nothing for as long, in seconds, is dead.
+
+        Raises ConfigError where the configuration cannot be used as it is now.
+        """
         self._access = access
         self._connect_s = connect_s
+        self._socket_options = _socket_options(dead_peer_s)
         self._lock = threading.Lock()  # the library writes certificates of a kubeconfig to shared temporary files
         self._configuration()
 
@@ -82,7 +77,21 @@ class ApiServer:
 
     def _configuration(self) -> Configuration:
         with self._lock:
-            return load_configuration(self._access)
+            configuration = load_configuration(self._access)
+        configuration.socket_options = self._socket_options
+        return configuration
+
+
+def _socket_options(dead_peer_s: int) -> list[tuple[int, int, int]]:
+    """A dead peer of an idle watch shows by unanswered probes; with a user time-out, they end when that is over."""
+    probe_s = dead_peer_s // 2
+    return [
+        *HTTPConnection.default_socket_options,
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, dead_peer_s * 1000),
+    ]
 
 
 def load_configuration(access: Access) -> Configuration:
@@ -97,7 +106,6 @@ def load_configuration(access: Access) -> Configuration:
     _set_credentials(configuration)
     configuration.retries = False
     configuration.connection_pool_maxsize = 1
-    configuration.socket_options = _SOCKET_OPTIONS
     return configuration
 
 

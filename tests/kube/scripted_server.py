@@ -1,4 +1,4 @@
-"""An API server that answers what a test says, on loopback: request for request, byte for byte.
+"""An API server that answers what a test says, on loopback if it says no other: request for request, byte for byte.
 
     with serving([stream(added(service("web", 5)), bookmark(7, ends_list=True), HOLD), stream(CUT)]) as server: …
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 CHUNK_END = b"\r\n"
+LOOPBACK = "127.0.0.1"
 
 
 class Request(NamedTuple):
@@ -153,8 +155,8 @@ class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, script: Sequence[Answer], context: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, script: Sequence[Answer], context: ssl.SSLContext | None = None, at: str = LOOPBACK) -> None:
+        super().__init__((at, 0), _Handler)
         self.requests: list[Request] = []
         self.ended = threading.Event()
         self._script = list(script)
@@ -164,7 +166,12 @@ class ScriptedServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"{'https' if self._context else 'http'}://127.0.0.1:{self.server_address[1]}"
+        address, port = self.server_address[:2]
+        return f"{'https' if self._context else 'http'}://{address!s}:{port}"
+
+    def server_bind(self) -> None:
+        """Without HTTPServer's look-up of the name that belongs to the address: it may ask the network."""
+        socketserver.TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """A connection, with TLS where the server has it; the handshake is the handler's, so that it blocks only it."""
@@ -212,9 +219,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(script: Sequence[Answer], context: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
-    """The server for the length of a block."""
-    with ScriptedServer(script, context) as server:
+def serving(
+    script: Sequence[Answer], context: ssl.SSLContext | None = None, at: str = LOOPBACK
+) -> Iterator[ScriptedServer]:
+    """The server for the length of a block, at an address of the network namespace that the caller is in."""
+    with ScriptedServer(script, context, at) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -217,7 +217,7 @@ def test_dead_peer_is_given_up_after_thirty_seconds():
     ],
 )
 def test_dead_peer_and_a_silent_one_are_told_apart(root: TimeoutError, said: str):
-    """The transport calls both a time-out."""
+    """The transport calls both a time-out. A peer that really dies is in test_dead_peer.py."""
     with pytest.raises(Interruption, match=f"^{said}"), _translated():
         raise ReadTimeoutError(HTTPConnectionPool("192.0.2.1"), "/", "Read timed out.") from root
 
