@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 
-from ipvsproxy.kernel.netlink import ATTRIBUTE, attributes, read_attributes
+from ipvsproxy.kernel.netlink import ATTRIBUTE, NLA_F_NESTED, attribute, attributes, read_attributes
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Operation, SetEntry, SetSpec, Verb
 
@@ -20,7 +20,6 @@ _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
 CREATE, DESTROY, RENAME, SWAP, LIST, ADD, DEL, TYPE = (_SUBSYSTEM | command for command in (2, 3, 5, 6, 7, 9, 10, 13))
 HEADER: Final = struct.pack("=BBH", Family.IPV4, 0, 0)  # struct nfgenmsg; ipset does not look at its family
 
-_NESTED: Final = 0x8000
 _NETWORK_ORDER: Final = 0x4000
 _PROTOCOL, _SET_NAME, TYPE_NAME, REVISION, FAMILY, _DATA, _ADT, _LINE, REVISION_MIN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 _IP, _PORT, _PORT_TO, _PROTO, _HASH_SIZE, _MAX_ELEMENTS, _IP2, _CIDR2 = 1, 4, 5, 7, 18, 19, 20, 21
@@ -40,12 +39,6 @@ _MESSAGE_ENTRIES = 800  # of 76 bytes at most: the nest's length has 16 bits
 REVISIONS: Final = {"hash:ip": 0, "hash:ip,port": 1, "hash:ip,port,ip": 1, "hash:ip,port,net": 1, "bitmap:port": 0}
 
 
-def attribute(number: int, value: bytes) -> bytes:
-    """One netlink attribute, padded."""
-    length = ATTRIBUTE.size + len(value)
-    return ATTRIBUTE.pack(length, number) + value + bytes(-length % 4)
-
-
 START: Final = HEADER + attribute(_PROTOCOL, b"\x06")  # protocol 6: all kernels since 3.1, and 7 adds nothing we use
 
 
@@ -60,7 +53,7 @@ def two_named(set_name: str, other: str) -> bytes:
 
 
 def _address(number: int, packed: bytes) -> bytes:
-    return attribute(number | _NESTED, attribute(_ADDRESS[len(packed)] | _NETWORK_ORDER, packed))
+    return attribute(number | NLA_F_NESTED, attribute(_ADDRESS[len(packed)] | _NETWORK_ORDER, packed))
 
 
 def encode_entry(entry: SetEntry) -> bytes:
@@ -74,7 +67,7 @@ def encode_entry(entry: SetEntry) -> bytes:
         if entry.prefix_len:
             parts.append(attribute(_CIDR2 | _NETWORK_ORDER, bytes([entry.prefix_len])))
         parts.append(_address(_IP2, entry.second))
-    return attribute(_DATA | _NESTED, b"".join(parts))
+    return attribute(_DATA | NLA_F_NESTED, b"".join(parts))
 
 
 def encode_create(name: str, spec: SetSpec, revision: int, max_elements: int = MAX_ELEMENTS) -> bytes:
@@ -88,7 +81,9 @@ def encode_create(name: str, spec: SetSpec, revision: int, max_elements: int = M
         + attribute(TYPE_NAME, spec.type_name.encode() + b"\0")
         + attribute(REVISION, bytes([revision]))
         + attribute(FAMILY, bytes([spec.family or 0]))
-        + attribute(_DATA | _NESTED, b"".join(attribute(number | _NETWORK_ORDER, value) for number, value in options))
+        + attribute(
+            _DATA | NLA_F_NESTED, b"".join(attribute(number | _NETWORK_ORDER, value) for number, value in options)
+        )
     )
 
 
@@ -105,7 +100,9 @@ class Message(NamedTuple):
         """Behind the netlink header."""
         if len(self.entries) == 1:
             return named(self.set_name) + self.entries[0]
-        return named(self.set_name) + attribute(_LINE, bytes(4)) + attribute(_ADT | _NESTED, b"".join(self.entries))
+        return (
+            named(self.set_name) + attribute(_LINE, bytes(4)) + attribute(_ADT | NLA_F_NESTED, b"".join(self.entries))
+        )
 
     def one_by_one(self) -> list[Message]:
         """The same, each entry by itself."""

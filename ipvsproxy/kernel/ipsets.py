@@ -45,7 +45,6 @@ from ipvsproxy.kernel.ipset_codec import (
     TYPE,
     TYPE_NAME,
     Message,
-    attribute,
     decode_max_elements,
     decode_set,
     encode_create,
@@ -53,7 +52,14 @@ from ipvsproxy.kernel.ipset_codec import (
     named,
     two_named,
 )
-from ipvsproxy.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NLM_F_EXCL, NetlinkSocket, read_attributes
+from ipvsproxy.kernel.netlink import (
+    NETLINK_NETFILTER,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NetlinkSocket,
+    attribute,
+    read_attributes,
+)
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, Operation, SetEntry, SetSpec, State, Verb
 

@@ -41,6 +41,7 @@ NLM_F_EXCL: Final = 0x200
 NLM_F_CREATE: Final = 0x400
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
+NLA_F_NESTED: Final = 0x8000
 HEADER: Final = struct.Struct("=IHHII")
 
 _SOL_NETLINK = 270
@@ -265,6 +266,12 @@ def split_messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
         yield message_type, flags, sequence, data[offset + HEADER.size : offset + length]
         offset += _aligned(length)
+
+
+def attribute(number: int, value: bytes) -> bytes:
+    """One attribute, padded."""
+    length = ATTRIBUTE.size + len(value)
+    return ATTRIBUTE.pack(length, number) + value + bytes(-length % 4)
 
 
 def attributes(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:

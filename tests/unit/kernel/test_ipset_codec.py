@@ -12,12 +12,11 @@ from ipvsproxy.kernel.ipset_codec import (
     FAMILY,
     HEADER,
     TYPE_NAME,
-    attribute,
     decode_max_elements,
     decode_set,
     encode_entry,
 )
-from ipvsproxy.kernel.netlink import ATTRIBUTE
+from ipvsproxy.kernel.netlink import ATTRIBUTE, attribute
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import SetEntry, SetSpec
 from tests.builders import addr
