@@ -23,7 +23,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
 NLA_F_NESTED: Final = 0x8000
 HEADER: Final = struct.Struct("=IHHII")
+_END_OF_DUMP = frozenset({NLMSG_ERROR, NLMSG_DONE})
 
 _SOL_NETLINK = 270
 _NETLINK_CAP_ACK = 10
@@ -60,6 +61,8 @@ _ERROR_CODE = struct.Struct("=i")
 ATTRIBUTE: Final = struct.Struct("=HH")
 _ATTRIBUTE_NUMBER = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _SEQUENCE = 0xFFFFFFFF
+
+Picked = TypeVar("Picked")
 
 
 class SocketLike(Protocol):
@@ -164,13 +167,21 @@ class NetlinkSocket:
 
     def dump(self, message_type: int, body: bytes) -> list[bytes]:
         """The bodies of all messages of a dump, never a part of them. Raises DumpInterrupted, KernelError."""
+        return self.select(message_type, body, _whole_body)
+
+    def select(self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]) -> list[Picked]:
+        """What `pick` makes of the messages of a dump, None left out. Raises DumpInterrupted, KernelError.
+
+        It gets a piece of the dump, and where in it a body begins and ends: of tables that are large and of which
+        little is wanted, nothing else need be copied or kept.
+        """
         for _ in range(_DUMP_ATTEMPTS):
             try:
-                bodies = self._dump_once(message_type, body)
+                picked = self._select_once(message_type, body, pick)
             except OSError as error:
                 raise self._give_up(error) from error
-            if bodies is not None:
-                return bodies
+            if picked is not None:
+                return picked
         why = f"it changed while it was read, {_DUMP_ATTEMPTS} times"
         raise DumpInterrupted(f"cannot read {self._name}", errno.EINTR, "Find out what keeps changing it", why)
 
@@ -193,24 +204,45 @@ class NetlinkSocket:
             unanswered = self._give_up(error).number
         return [errors.get(position, unanswered) for position in range(len(bodies))]
 
-    def _dump_once(self, message_type: int, body: bytes) -> list[bytes] | None:
-        """All bodies, or None where the kernel says that they do not fit together."""
+    def _select_once(
+        self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]
+    ) -> list[Picked] | None:
+        """All that was picked, or None where the kernel says that it does not fit together."""
         self.counters.dumps += 1
-        answers = self._ask(message_type, [body], NLM_F_DUMP)
-        bodies = []
-        flags = 0
-        while (answer := next(answers)).message_type not in {NLMSG_ERROR, NLMSG_DONE}:
-            bodies.append(answer.body)
-            flags |= answer.flags
-        if (flags | answer.flags) & NLM_F_DUMP_INTR or answer.error_number == errno.EINTR:
-            return None
-        if answer.error_number:
-            raise self._refused(answer.error_number)
-        return bodies
+        opened, sequence = self._send(message_type, [body], NLM_F_DUMP)
+        picked: list[Picked] = []
+        all_flags = 0
+        while True:
+            piece = self._receive(opened)
+            for found_type, flags, its_sequence, start, end in message_spans(piece):
+                if its_sequence != sequence:
+                    continue
+                all_flags |= flags
+                if found_type in _END_OF_DUMP:
+                    return picked if self._is_whole(all_flags, piece[start:end]) else None
+                item = pick(piece, start, end)
+                if item is not None:
+                    picked.append(item)
+
+    def _is_whole(self, flags: int, last_body: bytes) -> bool:
+        """Whether a dump that has ended so is one; raises KernelError where there is none."""
+        (code,) = _ERROR_CODE.unpack_from(last_body)
+        if flags & NLM_F_DUMP_INTR or -code == errno.EINTR:
+            return False
+        if code:
+            raise self._refused(-code)
+        return True
 
     def _ask(self, message_type: int, bodies: Sequence[bytes], flags: int, flags_of_last: int = 0) -> Iterator[Answer]:
         """Send the messages in one go, then yield what answers them, for as long as it is asked for. Raises OSError."""
-        first = self._sequence + 1
+        opened, first = self._send(message_type, bodies, flags, flags_of_last)
+        return self._answers(opened, first, len(bodies))
+
+    def _send(
+        self, message_type: int, bodies: Sequence[bytes], flags: int, flags_of_last: int = 0
+    ) -> tuple[SocketLike, int]:
+        """Send the messages in one go; the socket, and the sequence number of the first. Raises OSError."""
+        first = (self._sequence + 1) & _SEQUENCE
         all_flags = [flags | NLM_F_REQUEST] * len(bodies)
         all_flags[-1] |= flags_of_last
         packed = bytearray()
@@ -222,16 +254,19 @@ class NetlinkSocket:
         self.counters.messages += len(bodies)
         self.counters.system_calls += 1
         self._socket.send(packed)
-        return self._answers(self._socket, first, len(bodies))
+        return self._socket, first
 
     def _answers(self, opened: SocketLike, first: int, count: int) -> Iterator[Answer]:
         while True:
-            self.counters.system_calls += 1
-            size = opened.recv_into(self._buffer)
-            for message_type, flags, sequence, body in split_messages(bytes(memoryview(self._buffer)[:size])):
+            for message_type, flags, sequence, body in split_messages(self._receive(opened)):
                 position = (sequence - first) & _SEQUENCE
                 if position < count:
                     yield Answer(message_type, flags, position, body)
+
+    def _receive(self, opened: SocketLike) -> bytes:
+        self.counters.system_calls += 1
+        size = opened.recv_into(self._buffer)
+        return bytes(memoryview(self._buffer)[:size])
 
     def _refused(self, number: int) -> KernelError:
         return KernelError(f"cannot read {self._name}", number)
@@ -257,15 +292,25 @@ def _batches(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 def split_messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     """Type, flags, sequence number and body of each message received. Raises OSError where the last is cut off."""
-    offset = 0
-    while offset < len(data):
-        if len(data) - offset < HEADER.size:
+    for message_type, flags, sequence, start, end in message_spans(data):
+        yield message_type, flags, sequence, data[start:end]
+
+
+def message_spans(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """The same, but where each body starts and ends."""
+    offset, size = 0, len(data)
+    while offset < size:
+        if size - offset < HEADER.size:
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
         length, message_type, flags, sequence, _ = HEADER.unpack_from(data, offset)
-        if not HEADER.size <= length <= len(data) - offset:
+        if not HEADER.size <= length <= size - offset:
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
-        yield message_type, flags, sequence, data[offset + HEADER.size : offset + length]
+        yield message_type, flags, sequence, offset + HEADER.size, offset + length
         offset += _aligned(length)
+
+
+def _whole_body(data: bytes, start: int, end: int) -> bytes:
+    return data[start:end]
 
 
 def attribute(number: int, value: bytes) -> bytes:

@@ -216,6 +216,17 @@ def test_a_dump_gives_all_bodies_in_order():
     assert opened.netlink.dump(TYPE, BODY) == [b"aa", b"bbbb", b"c"]
 
 
+def test_a_selection_from_a_dump_keeps_what_was_picked_and_skips_answers_to_something_else():
+    def respond(batch: list[Sent]) -> list[bytes]:
+        first, *rest = dump(batch, b"aa", b"bbbb", b"c")
+        return [message(5, 99, b"late") + first, *rest]
+
+    opened = Opened(respond)
+    picked = opened.netlink.select(TYPE, BODY, lambda data, *span: None if len(data[slice(*span)]) == 4 else span)
+    assert [end - start for start, end in picked] == [2, 1]
+    assert (opened.netlink.counters.dumps, opened.netlink.counters.messages) == (1, 1)
+
+
 def test_an_empty_dump_is_empty():
     assert Opened(lambda batch: [done(batch[0])]).netlink.dump(TYPE, BODY) == []
 
