@@ -39,6 +39,7 @@ from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.api import Ipvs, Kernel, Rules
+from ipvsproxy.kernel.conntrack import NetlinkConntrack
 from ipvsproxy.kernel.gateways import GatewayMonitor
 from ipvsproxy.kernel.inotify import FolderWatch
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
@@ -164,6 +165,7 @@ def real_kernel(rules: Rules) -> Kernel:
         ipsets=NetlinkIPSets(ENTRY_KIND_BY_NAME),
         rules=rules,
         sysctls=ProcSysctls(ALL_SYSCTLS),
+        conntrack=NetlinkConntrack(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.flows import PackedEndpoint, UdpFlow, pack_endpoint
 from ipvsproxy.model.kernel_objects import RealServer, VirtualServerKey
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.plan.desired import OwnerPlan
@@ -25,6 +26,17 @@ def vs_key(address: str, port: int, protocol: Protocol = Protocol.TCP) -> Virtua
 def blob(*servers: tuple[str, int] | tuple[str, int, int]) -> bytes:
     """Packed real servers from (address, port[, weight])."""
     return real_servers.join(real_servers.pack(RealServer(addr(a), *rest)) for a, *rest in servers)
+
+
+def packed(address: str, port: int) -> PackedEndpoint:
+    """An address and a port in one."""
+    return pack_endpoint(addr(address), port)
+
+
+def flow(client: str, destination: str, server: str, number: int = 0) -> UdpFlow:
+    """A UDP flow from its ends, as `address:port` without brackets."""
+    ends = (end.rpartition(":") for end in (client, destination, server))
+    return UdpFlow(*(packed(address, int(port)) for address, _, port in ends), number)
 
 
 def owner(name: str, objects: dict, created: str = "2026-01-01T00:00:00Z") -> OwnerPlan:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.flows import UdpFlow
 from ipvsproxy.model.kernel_objects import Kind, Operation, State, VirtualServerKey
 from ipvsproxy.model.observed import IpvsTable, SurveyedServer
+from ipvsproxy.plan.flows import Answerers
 
 
 class Subsystem(Protocol):
@@ -82,19 +84,33 @@ class Sysctls(Subsystem, Protocol):
     """Kernel settings (kind SYSCTL: key "net.ipv4.ip_forward", settings the text). `read` returns those that exist."""
 
 
+class Conntrack(Protocol):
+    """Connection tracking's entries of UDP in the zone 0. Packets make them; nobody wants or plans any."""
+
+    def stale(self, answerers: Answerers) -> list[UdpFlow]:
+        """The stale flows (plan/flows.py) to these frontends, which are of one family; one of them may come twice.
+
+        One dump, and none where there are no frontends. Raises KernelError.
+        """
+
+    def delete(self, flows: Sequence[UdpFlow]) -> list[int]:
+        """One error number each; ENOENT where an entry is gone, though a newer one of the same ends may be there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """All subsystems together; `daemon.py` picks the real ones, tests the fake."""
+    """All parts together; `daemon.py` picks the real ones, tests the fake."""
 
     ipvs: Ipvs
     addresses: Addresses
     ipsets: IPSets
     rules: Rules
     sysctls: Sysctls
+    conntrack: Conntrack
 
     @property
     def subsystems(self) -> tuple[Subsystem, ...]:
-        """Every subsystem, in no meaningful order."""
+        """Every subsystem that is programmed, in no meaningful order."""
         return (self.sysctls, self.ipsets, self.rules, self.addresses, self.ipvs)
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:

@@ -12,9 +12,11 @@ from itertools import groupby
 
 import msgspec
 
+from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.enums import Family, VirtualServerFlags
+from ipvsproxy.model.flows import UdpFlow
 from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
@@ -29,6 +31,7 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.names import DUMMY_DEVICE
 from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer, as_observed
+from ipvsproxy.plan.flows import Answerers, is_stale
 
 SCHEDULERS = frozenset({"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"})
 _IPVS_VERSION = 0x010201
@@ -40,7 +43,8 @@ class FakeKernel:
     """The state of one network namespace, and the edge to it (`kernel`).
 
     `faults` answers an operation with an error number instead of carrying it out, by (verb, kind, key); `messages`
-    counts.
+    counts. `flows` is what connection tracking knows of UDP, for the test to fill, `flow_dumps` how often it was asked
+    for, and the flow faults are error numbers to answer with.
     """
 
     def __init__(self, families: frozenset[Family] = frozenset(Family)) -> None:
@@ -50,6 +54,9 @@ class FakeKernel:
         self.timeouts = (900, 120, 300)
         self.messages = 0
         self.faults: dict[tuple[Verb, Kind, object], int] = {}
+        self.flows: list[UdpFlow] = []
+        self.flow_dumps = 0
+        self.flow_dump_fault = self.flow_delete_fault = 0
         self.after_message: Callable[[], None] = lambda: None
         self.kernel = Kernel(
             ipvs=_FakeIpvs(self),
@@ -57,6 +64,7 @@ class FakeKernel:
             ipsets=_FakeIPSets(self),
             rules=_FakeRules(self, families),
             sysctls=_FakeSysctls(self),
+            conntrack=_FakeConntrack(self),
         )
 
     def message(self) -> None:
@@ -285,3 +293,32 @@ class _FakeSysctls(_FakeSubsystem):
 
     def _one(self, operation: Operation) -> int:
         return self._put(operation) if self._has((Kind.SYSCTL, operation.key)) else errno.ENOENT
+
+
+class _FakeConntrack:
+    """Errors as in net/netfilter/nf_conntrack_netlink.c."""
+
+    def __init__(self, fake: FakeKernel) -> None:
+        self._fake = fake
+
+    def stale(self, answerers: Answerers) -> list[UdpFlow]:
+        """Every flow is looked at."""
+        if not answerers:
+            return []
+        self._fake.flow_dumps += 1
+        if self._fake.flow_dump_fault:
+            raise KernelError("cannot read the connection tracking table", self._fake.flow_dump_fault)
+        return [flow for flow in self._fake.flows if is_stale(answerers, flow.destination, flow.server)]
+
+    def delete(self, flows: Sequence[UdpFlow]) -> list[int]:
+        """One message each."""
+        return [self._delete(flow) for flow in flows]
+
+    def _delete(self, flow: UdpFlow) -> int:
+        self._fake.message()
+        if self._fake.flow_delete_fault:
+            return self._fake.flow_delete_fault
+        if flow not in self._fake.flows:
+            return errno.ENOENT
+        self._fake.flows.remove(flow)
+        return 0
