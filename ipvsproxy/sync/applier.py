@@ -30,6 +30,7 @@ from ipvsproxy.model.real_servers import describe
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.plan.diff import acknowledge, diff
+from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.outcomes import Outcome, hint, judge
@@ -45,6 +46,7 @@ class Applier:
         self.refused: Retries[ObjectId] = Retries(clock)
         self.waiting: dict[ObjectId, None] = {}
         self.carried_out = 0
+        self.redirected: dict[VirtualServerKey, None] = {}  # for sync/flows.py, which empties it
         self.may_delete = False  # not before all wants are known: what seems unwanted may only not have been told yet
         self._kernel = kernel
         self._mirror = mirror
@@ -98,15 +100,20 @@ class Applier:
                     again.append(msgspec.structs.replace(operation, verb=Verb.ADD))
                 case Outcome.UNKNOWN:
                     self._mirror.distrust((operation.kind,))
+                    self._note_redirected([operation])  # if it was carried out, reading again leaves nothing to do
                     self._refuse(operation, number)
                 case Outcome.REFUSED:
                     self._refuse(operation, number)
         acknowledge(self._mirror.applied, done)
+        self._note_redirected(done)
         self.carried_out += len(done)
         if log.is_enabled_for(logging.DEBUG):
             for operation in done:
                 log.debug("operation_applied", operation=describe(operation))
         return again
+
+    def _note_redirected(self, operations: Iterable[Operation]) -> None:
+        self.redirected.update(dict.fromkeys(redirected(operations)))
 
     def _may_go(self, operation: Operation) -> bool:
         applied = self._mirror.applied

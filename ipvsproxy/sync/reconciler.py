@@ -25,6 +25,7 @@ from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.sync.applier import Applier
+from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.mirror import Mirror
 
 log = structlog.get_logger()
@@ -69,6 +70,7 @@ class Reconciler:
         self._applier = Applier(kernel, self._mirror, self._desired, mode, clock)
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
+        self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock)
         self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
@@ -154,6 +156,7 @@ class Reconciler:
             log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
             self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])
+        self._end_stale_flows()
         return self._result(len(changes.services))
 
     def audit(self, *, in_full: bool) -> SyncResult:
@@ -165,6 +168,7 @@ class Reconciler:
             self.drift[kind] += len(keys)
             log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
         self._applier.apply(drift)
+        self._end_stale_flows()
         return self._result(0)
 
     def remove_all(self) -> SyncResult:
@@ -174,6 +178,7 @@ class Reconciler:
         self._applier.may_delete = True
         self._applier.carried_out = 0
         self._applier.apply(self._everything())
+        self._end_stale_flows()
         return self._result(0)
 
     def _taken(self, service: ServiceName, vip: str, holder: ServiceName) -> Notice:
@@ -182,9 +187,16 @@ class Reconciler:
         text = f"{vip} is served for Service {holder}, which is older; give this Service another address or port"
         return Notice("Service", *service, uid, "FrontendTaken", "Program", text)
 
+    def _end_stale_flows(self) -> None:
+        """Last of all, when what clients send next goes where it should."""
+        self._stale_flows.suspect(self._applier.redirected)
+        self._applier.redirected.clear()
+        self._stale_flows.remove()
+
     def _result(self, services: int) -> SyncResult:
         applier = self._applier
-        due = [at for at in (applier.refused.next_due, self._mirror.next_due) if at is not None]
+        times = (applier.refused.next_due, self._mirror.next_due, self._stale_flows.next_due)
+        due = [at for at in times if at is not None]
         return SyncResult(
             services, applier.carried_out, len(applier.refused), len(applier.waiting), min(due, default=None)
         )
@@ -210,6 +222,7 @@ class Reconciler:
         self._applier.apply([*fixed, *needed])
         self._mirror.adopt(self._plan(names))
         self._mirror.forget_found()
+        self._stale_flows.suspect_all()
         self._synced_once = True
         self._applier.may_delete = True
         return self._everything()

@@ -56,6 +56,10 @@ class Retries(Generic[K]):
         attempt = self._attempts.pop(key, None)
         return attempt.tries if attempt else 0
 
+    def due_at(self, key: K) -> float:
+        """When it is to be tried again; has always been due where it does not fail."""
+        return self._attempts[key].due if key in self._attempts else -math.inf
+
     def due(self) -> list[K]:
         """What is to be tried now."""
         now = self._clock.monotonic()
