@@ -8,10 +8,12 @@ with it go the set entries of that frontend, so that the other's source ranges o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import cast
 
 import msgspec
 
+from ipvsproxy.cluster.health_check import HealthCheck
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, VirtualServerKey, empty_state
 from ipvsproxy.model.names import ServiceName
 
@@ -22,13 +24,15 @@ FIXED = ServiceName("", "")  # the owner of sets, rules, sysctls and the link
 class OwnerPlan(msgspec.Struct, frozen=True):
     """All objects that one owner wants. `created` is RFC 3339 text, empty where it is not known.
 
-    `frontends`: the set entries that go with each virtual server.
+    `frontends`: the set entries that go with each virtual server. `health`: what to tell load balancers about it; None
+    where they do not ask.
     """
 
     owner: ServiceName
     created: str
     objects: Mapping[ObjectId, Settings]
     frontends: Mapping[VirtualServerKey, tuple[ObjectId, ...]] = {}
+    health: HealthCheck | None = None
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -43,6 +47,15 @@ class Desired:
         self._plans: dict[ServiceName, OwnerPlan] = {}
         self._holders: dict[ObjectId, tuple[ServiceName, ...]] = {}
         self._lost: dict[ServiceName, frozenset[VirtualServerKey]] = {}  # frontends that an older owner has
+        self._health_checks: dict[ServiceName, HealthCheck] = {}
+        self._told_health: Mapping[ServiceName, HealthCheck] | None = None
+
+    @property
+    def health_checks(self) -> Mapping[ServiceName, HealthCheck]:
+        """What load balancers are told of whom; the same object until something in it changes, and never edited."""
+        if self._told_health is None:
+            self._told_health = MappingProxyType(dict(self._health_checks))
+        return self._told_health
 
     def replace(self, owner: ServiceName, plan: OwnerPlan | None) -> list[ObjectId]:
         """Put `plan` in the place of the owner's former one (None: it is gone); the objects that this touches."""
@@ -60,6 +73,7 @@ class Desired:
                 self._holders[ref] = (*self._holders.get(ref, ()), owner)
         if plan is not None:
             self._plans[owner] = plan
+        self._set_health(owner, plan.health if plan else None)
         return [*touched, *self._settle(ref for ref in (*old, *new) if ref[0] is Kind.VIRTUAL_SERVER)]
 
     def get(self, ref: ObjectId) -> Settings | None:
@@ -100,6 +114,8 @@ class Desired:
         self._plans.clear()
         self._holders.clear()
         self._lost.clear()
+        self._health_checks.clear()
+        self._told_health = None
 
     def state(self) -> State:
         """All wanted objects with their settings."""
@@ -109,6 +125,15 @@ class Desired:
             if settings is not None:
                 state[ref[0]][ref[1]] = settings
         return state
+
+    def _set_health(self, owner: ServiceName, check: HealthCheck | None) -> None:
+        if check == self._health_checks.get(owner):
+            return
+        self._told_health = None
+        if check is None:
+            del self._health_checks[owner]
+        else:
+            self._health_checks[owner] = check
 
     def _settle(self, refs: Iterable[ObjectId]) -> Iterator[ObjectId]:
         """Who has each of these virtual servers now; the set entries for which that may make a difference."""

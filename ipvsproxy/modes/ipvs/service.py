@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from ipvsproxy.cluster import endpoints
+from ipvsproxy.cluster.health_check import read_health_check
 from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.services import ServicePort, ServiceView
 from ipvsproxy.cluster.slices import CompactSlice
@@ -109,7 +110,8 @@ def plan_service(
     if service.health_check_node_port:
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
-    return OwnerPlan(service.name, service.created, objects, frontends)
+    health = read_health_check(service, slices, options.families)
+    return OwnerPlan(service.name, service.created, objects, frontends, health)
 
 
 def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from ipvsproxy.cluster.health_check import HealthCheck
+from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, VirtualServer
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.plan.desired import Desired, OwnerPlan
@@ -115,3 +118,25 @@ def test_an_entry_that_another_frontend_names_too_stays():
     assert desired.get(port) is True
     desired.replace(A, OwnerPlan(A, "2026-02-01T00:00:00Z", {SERVER: VirtualServer("rr"), port: True}, {KEY: (port,)}))
     assert desired.get(port) is None
+
+
+def test_health_checks_are_the_same_object_until_one_of_them_changes():
+    desired = Desired()
+    two = HealthCheck(32100, {Family.IPV4: 2})
+    desired.replace(A, msgspec.structs.replace(owner("a", {ADDRESS: True}), health=two))
+    before = desired.health_checks
+    desired.replace(A, msgspec.structs.replace(owner("a", {SERVER: VirtualServer("rr")}), health=two))
+    desired.replace(B, owner("b", {ADDRESS: True}))
+    assert desired.health_checks is before
+    desired.replace(A, msgspec.structs.replace(owner("a", {}), health=HealthCheck(32100, {Family.IPV4: 1})))
+    assert (before[A].local_endpoints[Family.IPV4], desired.health_checks[A].local_endpoints[Family.IPV4]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "plan", [None, owner("a", {ADDRESS: True})], ids=["the Service goes", "it is not asked any more"]
+)
+def test_a_health_check_goes_when(plan):
+    desired = Desired()
+    desired.replace(A, msgspec.structs.replace(owner("a", {}), health=HealthCheck(32100, {Family.IPV4: 2})))
+    desired.replace(A, plan)
+    assert desired.health_checks == {}
