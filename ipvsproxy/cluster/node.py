@@ -43,6 +43,7 @@ class HostView(msgspec.Struct, frozen=True):
     `addresses`: those of the node's interfaces but kube-ipvs0; `node_port_addresses`: of these the ones that serve node
     ports; `node_ips`: the Node object's first of each family; `zone`: our node's; `elsewhere`: external and
     load-balancer IPs of Services that are somebody else's, say another Node's (cluster/claims.py).
+    `health_addresses`: where health check node ports are answered; the any-address of a family means all of them.
     """
 
     addresses: frozenset[PackedAddr] = frozenset()
@@ -50,6 +51,7 @@ class HostView(msgspec.Struct, frozen=True):
     node_ips: tuple[PackedAddr, ...] = ()
     zone: str = ""
     elsewhere: frozenset[PackedAddr] = frozenset()
+    health_addresses: tuple[PackedAddr, ...] = ()
 
 
 def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:

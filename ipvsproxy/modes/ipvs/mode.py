@@ -92,8 +92,14 @@ class IpvsMode:
 
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
         """What plans of Services need to know of the node."""
-        served = self._options.node_ports.select(addresses, node.primary_ips)
-        return HostView(addresses, served, node.primary_ips, node.zone)
+        node_ports = self._options.node_ports
+        return HostView(
+            addresses,
+            node_ports.select(addresses, node.primary_ips),
+            node.primary_ips,
+            node.zone,
+            health_addresses=node_ports.health_addresses(addresses, node.primary_ips),
+        )
 
     def depends_on_host(self, view: ServiceView, slices: Sequence[CompactSlice]) -> bool:
         """Whether the plan of this Service changes with the host view."""

@@ -16,6 +16,7 @@ from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, is_loopback, parse
 from ipvsproxy.model.enums import Family
 
 _LINK_LOCAL = parse_cidr("fe80::/10")
+_ANY = {Family.IPV4: PackedAddr(bytes(4)), Family.IPV6: PackedAddr(bytes(16))}
 
 
 class NodePortAddresses(msgspec.Struct, frozen=True):
@@ -42,16 +43,44 @@ class NodePortAddresses(msgspec.Struct, frozen=True):
         own = tuple(Cidr(address, len(address) * 8) for address in primary) if self.primary else ()
         return (*self.cidrs, *own)
 
+    def health_addresses(self, host: Iterable[PackedAddr], primary: Sequence[PackedAddr]) -> tuple[PackedAddr, ...]:
+        """Where health check node ports are answered: the any-address of a family in which all addresses serve.
+
+        Loopback, where it is asked for, is among the others: what is no good to IPVS is to a socket.
+        """
+        found: list[PackedAddr] = []
+        candidates = sorted(address for address in host if not _is_link_local(address))
+        for family in Family:
+            if self._takes_all(family, primary):
+                found.append(_ANY[family])
+            else:
+                found += (a for a in candidates if family_of(a) is family and self._takes(a, primary))
+        return tuple(found)
+
     def _takes(self, address: PackedAddr, primary: Sequence[PackedAddr]) -> bool:
         family = family_of(address)
-        cidrs = [cidr for cidr in self.cidrs if family_of(cidr.network) is family]
-        # While the Node is not known, nothing is primary: a node port on too few addresses harms less than on all.
-        if self.primary and (not primary or any(family_of(own) is family and not is_loopback(own) for own in primary)):
-            return address in primary or any(address in cidr for cidr in cidrs)
-        return not cidrs or any(cidr.prefix_len == 0 or address in cidr for cidr in cidrs)
+        if self._takes_all(family, primary) or any(address in cidr for cidr in self.cidrs):
+            return True
+        return address in primary and self._means_primary(family, primary)
+
+    def _takes_all(self, family: Family, primary: Sequence[PackedAddr]) -> bool:
+        lengths = [cidr.prefix_len for cidr in self.cidrs if family_of(cidr.network) is family]
+        return 0 in lengths or not (lengths or self._means_primary(family, primary))
+
+    def _means_primary(self, family: Family, primary: Sequence[PackedAddr]) -> bool:
+        """Whether `primary` says something of this family.
+
+        While the Node is not known, nothing is primary: a node port on too few addresses harms less than on all.
+        """
+        return self.primary and (
+            not primary or any(family_of(own) is family and not is_loopback(own) for own in primary)
+        )
 
 
 def may_serve(address: PackedAddr) -> bool:
     """Whether an interface's address can be reached from elsewhere."""
-    in_link_local = _LINK_LOCAL is not None and family_of(address) is Family.IPV6 and address in _LINK_LOCAL
-    return not is_loopback(address) and not in_link_local
+    return not is_loopback(address) and not _is_link_local(address)
+
+
+def _is_link_local(address: PackedAddr) -> bool:
+    return _LINK_LOCAL is not None and family_of(address) is Family.IPV6 and address in _LINK_LOCAL

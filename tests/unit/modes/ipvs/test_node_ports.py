@@ -70,6 +70,45 @@ def test_k23_primary_depends_on_the_node(primary, serving):
     assert selected(option(primary=True), primary) == serving
 
 
+ANY = {"0.0.0.0", "::"}
+
+
+@pytest.mark.parametrize(
+    "given,listening",
+    [
+        pytest.param(option(), ANY, id="nothing said: all"),
+        pytest.param(option("0.0.0.0/0", "::/0"), ANY, id="length 0: all"),
+        pytest.param(option("192.0.2.0/24", "0.0.0.0/0", "::/0"), ANY, id="length 0 beside a network: all"),
+        pytest.param(option("192.0.2.0/24"), {"192.0.2.11", "::"}, id="a network of IPv4: all of IPv6"),
+        pytest.param(option("2001:db8:2::/64"), {"0.0.0.0", "2001:db8:2::11"}, id="a network of IPv6: all of IPv4"),
+        pytest.param(
+            option("127.0.0.0/8", "::1/128"), {"127.0.0.1", "127.0.0.53", "::1"}, id="localhost: loopback alone"
+        ),
+        pytest.param(option(primary=True), set(PRIMARY), id="primary"),
+        pytest.param(
+            option("127.0.0.0/8", primary=True), {*PRIMARY, "127.0.0.1", "127.0.0.53"}, id="primary and localhost"
+        ),
+        pytest.param(option("fe80::/10"), {"0.0.0.0"}, id="the link-local network: it would need an interface"),
+        pytest.param(option("203.0.113.0/24", "fd00::/8"), set(), id="networks that the node has no address in"),
+    ],
+)
+def test_k29_health_check_node_ports_are_answered_on(given, listening):
+    found = given.health_addresses(HOST, tuple(map(addr, PRIMARY)))
+    assert {format_addr(address) for address in found} == listening
+
+
+@pytest.mark.parametrize(
+    "primary,listening",
+    [
+        pytest.param((), set(), id="not known yet: none"),
+        pytest.param(("192.0.2.11",), {"192.0.2.11", "::"}, id="of one family: all of the other"),
+    ],
+)
+def test_k29_health_check_node_ports_on_primary_depend_on_the_node(primary, listening):
+    found = option(primary=True).health_addresses(HOST, tuple(map(addr, primary)))
+    assert {format_addr(address) for address in found} == listening
+
+
 def test_k23_an_address_that_comes_and_goes_is_selected_while_it_is_there():
     given = option("192.0.2.0/24")
     with_vip = HOST | {addr("192.0.2.50")}
