@@ -30,6 +30,7 @@ One queue, and one thread that owns everything that changes; these files, top to
     sync/applier.py          what may go now, phase by phase
     kernel/ipvs.py …         operations → packed messages → kernel/netlink.py           one send for up to 200
     sync/applier.py          acknowledged → mirror; refused → retried with back-off
+    serve/node_port_server.py   and load balancers hear how many endpoints are here    thread "health-check-ports"
 
 The kernel is read (sync/mirror.py) at start, where another run's state is adopted, where an answer was lost, and by the
 audits; a sync does not read it.
@@ -37,7 +38,8 @@ audits; a sync does not read it.
 Three kinds of code
 ===================
 *Pure* (model, cluster, config, plan, modes, status): data in, data out. *Edge* (kube, kernel): one outside thing each,
-behind a Protocol, with a fake that passes the same contract tests. *Shell* (sync, daemon, dry_run, cli): joins them.
+behind a Protocol, with a fake that passes the same contract tests; an edge too is serve, which answers from what the
+sync thread publishes. *Shell* (sync, daemon, dry_run, cli): joins them.
 Imports point from shell to edge to pure only; import-linter holds them to it.
 """
 

@@ -6,6 +6,7 @@
     gateways   thread   hears of default routes                               │   which owns all the rest
     signals             SIGTERM, SIGINT                                       ┘
     events     thread   tells the API server what owners of objects must know ←── what a sync has to tell them
+    health-…   thread   answers load balancers                                ←── with what the sync thread publishes
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
 """
@@ -58,6 +59,8 @@ from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
+from ipvsproxy.serve.listening import listeners_allowed
+from ipvsproxy.serve.node_port_server import NodePortServer
 from ipvsproxy.sync.reconciler import Reconciler
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
@@ -89,17 +92,20 @@ def run(config: ProxyConfig) -> int:
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
         reconciler.tell = source.tell
         reconciler.other_nodes = source.other_nodes
+        health = NodePortServer(SystemClock(), listeners_allowed())
+        reconciler.publish_health = health.publish
         reconciler.host_changed(monitor.host_addresses)
         gateways = GatewayMonitor(inbox.put)
         reconciler.gateways_changed(gateways.gateways)
         _start(config, kernel, reconciler)
+        periods = Periods(config.min_sync_period_s, config.sync_period_s)
+        runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
         workers = (
             *source.workers,
             _Worker("device", monitor.run, monitor.stop, inbox),
             _Worker("gateways", gateways.run, gateways.stop, inbox),
+            _Worker("health-check-ports", partial(health.run, lambda: runner.keeps_up), health.stop, inbox),
         )
-        periods = Periods(config.min_sync_period_s, config.sync_period_s)
-        runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
         return _serve(runner, workers)
 
 

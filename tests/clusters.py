@@ -9,12 +9,14 @@ import msgspec
 
 from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ApiObject, Changed, ClusterEvent, Listed, ObjectRef, Removed
+from ipvsproxy.cluster.health_check import HealthSnapshot
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model import api_objects as api
-from ipvsproxy.model.addr import Cidr, family_of, parse_addr
+from ipvsproxy.model.addr import Cidr, family_of, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
+from ipvsproxy.modes.ipvs.node_ports import NodePortAddresses
 from ipvsproxy.modes.ipvs.rules import RuleOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
 from ipvsproxy.sync.reconciler import OtherNodes, Reconciler
@@ -139,14 +141,18 @@ class Node:
         needs_node: bool = False,
         claims: Claims | None = None,
         other_nodes: OtherNodes | None = None,
+        node_port_cidrs: Iterable[str] = (),
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
         self.tracker = Tracker(NODE, families, needs_node=needs_node, claims=claims)
         options = ServiceOptions(families, scheduler, exclude)
-        mode = IpvsMode(IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node))
+        node_ports = NodePortAddresses(tuple(cidr for text in node_port_cidrs if (cidr := parse_cidr(text))))
+        mode = IpvsMode(IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node, node_ports=node_ports))
+        self.published: list[HealthSnapshot] = []
         self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock, exclude=exclude)
         self.reconciler.other_nodes = other_nodes
+        self.reconciler.publish_health = self.published.append
         self.has(*host)
         self.reconciler.start()
         self._seen: Cluster = {}

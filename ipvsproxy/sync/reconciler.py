@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from ipvsproxy.clock import Clock
+from ipvsproxy.cluster.health_check import HealthSnapshot
 from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
@@ -56,8 +57,8 @@ class OtherNodes(Protocol):
 class Reconciler:
     """Owns desired state, mirror and retry list; used by one thread.
 
-    `tell` is called with what owners of objects must know; it must not wait. `other_nodes` is who can tell of them;
-    None: all of them are told anyway.
+    `tell` is called with what owners of objects must know, `publish_health` with what load balancers are told whenever
+    that has changed; neither may wait. `other_nodes` is who can tell of them; None: all of them are told anyway.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Reconciler:
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock)
+        self.publish_health: Callable[[HealthSnapshot], None] = lambda _: None
         self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
@@ -78,6 +80,7 @@ class Reconciler:
         self._host_changed = False
         self._depend_on_host: dict[ServiceName, None] = {}
         self._follows_nodes = False
+        self._health = HealthSnapshot(self._desired.health_checks)
 
     @property
     def desired(self) -> Desired:
@@ -157,6 +160,7 @@ class Reconciler:
             self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])
         self._end_stale_flows()
+        self._tell_health()
         return self._result(len(changes.services))
 
     def audit(self, *, in_full: bool) -> SyncResult:
@@ -210,6 +214,16 @@ class Reconciler:
             self.other_nodes.follow(wanted=claims.wants_nodes)
             log.info("other_nodes_wanted", wanted=claims.wants_nodes, addresses_waiting=claims.waiting)
         return changes
+
+    def _tell_health(self) -> None:
+        """Publish what load balancers are told where that has changed; not before there was a first full plan.
+
+        After the kernel was told: they must not send before it can serve.
+        """
+        checks, addresses = self._desired.health_checks, self._host.health_addresses
+        if self._synced_once and (checks is not self._health.checks or addresses != self._health.addresses):
+            self._health = HealthSnapshot(checks, addresses)
+            self.publish_health(self._health)
 
     def _plan_fixed(self) -> list[ObjectId]:
         return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node))

@@ -61,8 +61,18 @@ class Runner:
         self._pending = False
         self._not_before = clock.monotonic()
         self._retry_at: float | None = None
+        self._asked_at: float | None = None
         self._audit_at = clock.monotonic() + periods.audit_s
         self._audits = 0
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether nothing that this thread was asked for has waited, or takes it, two audit periods; for any thread.
+
+        Source: kubernetes v1.37.2 pkg/proxy/healthcheck: unhealthy at twice syncPeriod after a sync was asked for.
+        """
+        asked_at = self._asked_at
+        return asked_at is None or self._clock.monotonic() - asked_at < 2 * self._periods.audit_s
 
     def run(self) -> None:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
@@ -93,21 +103,33 @@ class Runner:
         elif not isinstance(message, Signal):
             for event in message:
                 self._pending |= self._tracker.note(event)
+        if self._pending:
+            self._begin()
+
+    def _begin(self) -> None:
+        """From now on there is something to do, unless there was already."""
+        if self._asked_at is None:
+            self._asked_at = self._clock.monotonic()
 
     def _sync(self) -> None:
+        self._begin()
         started = self._clock.monotonic()
         result = self._reconciler.sync()
         ended = self._clock.monotonic()
         self._pending = False
+        self._asked_at = None
         self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
         _report("sync_finished", result, (ended - started) * 1000)
 
     def _audit(self) -> None:
+        self._begin()
         self._audits += 1
         started = self._clock.monotonic()
         result = self._reconciler.audit(in_full=self._audits % FULL_AUDIT_EVERY == 0)
         ended = self._clock.monotonic()
+        if not self._pending:
+            self._asked_at = None
         self._audit_at = ended + self._periods.audit_s
         self._retry_at = result.retry_at
         if result.operations or result.refused:

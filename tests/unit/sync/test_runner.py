@@ -192,3 +192,57 @@ def test_an_event_of_the_cluster_is_in_the_kernel_when_the_loop_waits_again():
     Runner(inbox, node.tracker, node.reconciler, node.clock, Periods()).run()
     assert seen == [(0, b""), (1, bytes((10, 244, 1, 5))), (7, bytes((10, 244, 2, 5)))]
     assert KEY in served(node.fake.state)
+
+
+class Asked(RecordedReconciler):
+    """Takes a look at the runner's health at the end of each sync."""
+
+    def __init__(self, clock: FakeClock, **options) -> None:
+        super().__init__(clock, **options)
+        self.runner: Runner
+        self.kept_up: list[bool] = []
+
+    def sync(self) -> SyncResult:
+        result = super().sync()
+        self.kept_up.append(self.runner.keeps_up)
+        return result
+
+    def audit(self, *, in_full: bool) -> SyncResult:  # noqa: ARG002
+        return self.sync()
+
+
+def kept_up(*script, duration_s, audit_s=30.0, min_sync_s=0.0, until=100.0):
+    """Whether it kept up at the end of each sync and audit, and at the end of all."""
+    clock = FakeClock()
+    reconciler = Asked(clock, duration_s=duration_s)
+    periods = Periods(min_sync_s, audit_s)
+    inbox = ScriptedInbox(clock, *script, (until, Signal.STOP))
+    reconciler.runner = Runner(inbox, Tracker(NODE, frozenset(Family)), reconciler, clock, periods)  # type: ignore[arg-type]
+    reconciler.runner.run()
+    return reconciler.kept_up, reconciler.runner.keeps_up
+
+
+@pytest.mark.parametrize(
+    "duration_s,keeps_up",
+    [pytest.param(59, True, id="less than two audit periods"), pytest.param(60, False, id="two audit periods")],
+)
+def test_the_thread_keeps_up_while_what_it_was_asked_for_takes(duration_s, keeps_up):
+    at_ends, _ = kept_up((1, EVENT), duration_s=duration_s, until=2)
+    assert at_ends[0] is keeps_up
+
+
+def test_the_thread_keeps_up_again_when_it_is_through():
+    assert kept_up((1, EVENT), duration_s=60, until=2)[1] is True
+
+
+def test_the_thread_keeps_up_as_long_as_nothing_is_asked_of_it():
+    assert kept_up((1, EVENT), duration_s=0, audit_s=1000, until=900) == ([True], True)
+
+
+def test_a_thread_that_hangs_in_an_audit_does_not_keep_up():
+    assert kept_up(duration_s=60, until=31) == ([False], True)
+
+
+def test_an_event_that_waits_for_the_minimum_period_counts_from_its_arrival_whatever_audits_are_made():
+    asked, _ = kept_up((0, EVENT), (1, EVENT), duration_s=0.5, audit_s=10, min_sync_s=40, until=45)
+    assert asked == [True, True, False, False, False, True]
