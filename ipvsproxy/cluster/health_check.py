@@ -23,10 +23,14 @@ _COUNTS = int(EndpointFlags.READY | EndpointFlags.LOCAL)  # an IntFlag's `&` cos
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
-    """The port to ask at, and for each family to answer in how many ready endpoints are on this node."""
+    """The port to ask at, and for each family to answer in how many ready endpoints are on this node.
+
+    `uid`: the Service's, for an Event about it.
+    """
 
     port: int
     local_endpoints: Mapping[Family, int]
+    uid: str = ""
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
@@ -43,9 +47,8 @@ def read_health_check(
     if not service.health_check_node_port:
         return None
     own = sorted({family_of(ip) for ip in service.cluster_ips}.intersection(families))
-    return HealthCheck(
-        service.health_check_node_port, {family: _local_ready(service, slices, family) for family in own}
-    )
+    counts = {family: _local_ready(service, slices, family) for family in own}
+    return HealthCheck(service.health_check_node_port, counts, service.uid)
 
 
 def _local_ready(service: ServiceView, slices: Sequence[CompactSlice], family: Family) -> int:

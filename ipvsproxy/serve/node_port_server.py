@@ -24,6 +24,7 @@ from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.health_check import HealthSnapshot
 from ipvsproxy.errors import describe_errno
 from ipvsproxy.model.addr import family_of
+from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.connections import Connection, Connections
 from ipvsproxy.serve.health_answer import health_answer
 from ipvsproxy.serve.http_messages import Answer
@@ -45,9 +46,13 @@ _SHORT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class NodePortServer:
-    """Listens at the places of the newest snapshot. `max_listeners`: more would leave no files for the rest of us."""
+    """Listens at the places of the newest snapshot. `max_listeners`: more would leave no files for the rest of us.
+
+    `tell` is called with what owners of Services must know; it must not wait.
+    """
 
     def __init__(self, clock: Clock, max_listeners: int) -> None:
+        self.tell: Callable[[Notice], None] = lambda _: None
         self._clock = clock
         self._max_listeners = max_listeners
         self._selector = selectors.DefaultSelector()
@@ -172,6 +177,14 @@ class NodePortServer:
                 effect="load balancers take this node for dead",
                 hint=_HINTS.get(number, "It is tried again"),
             )
+        for place in told:
+            self.tell(self._notice(place, number))
+
+    def _notice(self, place: Place, number: int) -> Notice:
+        """Under the reason that kube-proxy gives."""
+        text = f"health check node port {place.port} is not answered: {place}: {describe_errno(number)}"
+        uid = self._taken.checks[place.service].uid
+        return Notice("Service", *place.service, uid, "FailedToStartServiceHealthcheck", "Listen", text)
 
     def _try_again(self) -> None:
         """Listen where that was refused; what works now is told."""

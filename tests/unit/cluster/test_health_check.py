@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ipvsproxy.cluster.health_check import read_health_check
@@ -113,3 +114,9 @@ def test_only_families_that_service_and_node_have_are_answered_in(ips, families,
 
 def test_a_service_without_a_health_check_node_port_has_no_health_check():
     assert read_health_check(service("10.96.0.20", port=0), [piece(("10.244.1.5", READY))], BOTH) is None
+
+
+def test_a_health_check_knows_its_service_by_uid_for_events():
+    check = read_health_check(msgspec.structs.replace(service("10.96.0.20"), uid="u1"), [], BOTH)
+    assert check is not None
+    assert check.uid == "u1"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
+import msgspec
 import pytest
 import structlog
 from structlog.testing import capture_logs
@@ -20,6 +21,7 @@ from structlog.testing import capture_logs
 from ipvsproxy.cluster.health_check import HealthCheck, HealthSnapshot
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.names import ServiceName
+from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.connections import LIFE_S, MAX_CONNECTIONS
 from ipvsproxy.serve.http_messages import MAX_HEAD_BYTES
 from ipvsproxy.serve.listening import listen
@@ -407,6 +409,20 @@ def test_a_port_that_is_taken_costs_its_service_alone_and_is_said_once(running, 
             "hint": "Something else on this node listens there; `ss -ltnp` names it",
         }
     ]
+
+
+@pytest.mark.usefixtures("squatter")
+def test_a_port_that_is_taken_is_told_to_the_owner_of_the_service_once(running):
+    notices: list[Notice] = []
+    running.server.tell = notices.append
+    for count in (1, 2):
+        running.tell({"web": msgspec.structs.replace(check(running, four=count), uid="u1"), "other": check(running, 1)})
+        running.pass_time(LONGEST_RETRY_S)
+    text = (
+        f"health check node port {running.base} is not answered: "
+        f"default/web at 127.0.0.1:{running.base}: EADDRINUSE (Address already in use)"
+    )
+    assert notices == [Notice("Service", "default", "web", "u1", "FailedToStartServiceHealthcheck", "Listen", text)]
 
 
 @pytest.mark.usefixtures("squatter")
