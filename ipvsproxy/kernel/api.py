@@ -9,7 +9,7 @@ returns half a dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,13 @@ class Ipvs(Subsystem, Protocol):
 
     def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
         """What `read` tells, in short and cheap: enough to see whether anything differs. Raises KernelError."""
+
+    def connections(self, keys: Iterable[VirtualServerKey]) -> dict[VirtualServerKey, Mapping[bytes, int]]:
+        """How many connections, active and inactive, each real server of these virtual servers has now.
+
+        By identity (model/real_servers.py); a virtual server that is not there has no real servers. Persistence
+        templates are no connections. One message a virtual server. Raises KernelError.
+        """
 
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """Set connection time-outs in seconds; 0 leaves the kernel's value. Returns the error number."""

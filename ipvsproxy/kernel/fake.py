@@ -7,7 +7,8 @@ and calls `after_message` behind each, so that a test can look at every state th
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -43,14 +44,16 @@ class FakeKernel:
     """The state of one network namespace, and the edge to it (`kernel`).
 
     `faults` answers an operation with an error number instead of carrying it out, by (verb, kind, key); `messages`
-    counts. `flows` is what connection tracking knows of UDP, for the test to fill, `flow_dumps` how often it was asked
-    for, and the flow faults are error numbers to answer with.
+    counts. `connections` is how many a real server has, by its virtual server's key and its identity. `flows` is what
+    connection tracking knows of UDP, for the test to fill, `flow_dumps` how often it was asked for, and the flow faults
+    are error numbers to answer with.
     """
 
     def __init__(self, families: frozenset[Family] = frozenset(Family)) -> None:
         self.state: State = empty_state()
         self.state[Kind.SYSCTL] = dict.fromkeys(_BOOT_SYSCTLS, "0")
         self.foreign_services: list[ObservedVirtualServer] = []
+        self.connections: Counter[tuple[VirtualServerKey, bytes]] = Counter()
         self.timeouts = (900, 120, 300)
         self.messages = 0
         self.faults: dict[tuple[Verb, Kind, object], int] = {}
@@ -185,6 +188,16 @@ class _FakeIpvs(_FakeSubsystem):
             for key, settings in self._fake.state[Kind.VIRTUAL_SERVER].items()
             if isinstance(key, VirtualServerKey) and isinstance(settings, VirtualServer)
         }
+
+    def connections(self, keys: Iterable[VirtualServerKey]) -> dict[VirtualServerKey, Mapping[bytes, int]]:
+        """What the test has said, for the real servers that are there."""
+        found: dict[VirtualServerKey, Mapping[bytes, int]] = {}
+        for key in keys:
+            blob = self._fake.state[Kind.REAL_SERVER].get(key, b"")
+            identities = map(real_servers.identity, real_servers.split(bytes(blob), len(key.address)))  # type: ignore[arg-type]
+            found[key] = {identity: self._fake.connections[key, identity] for identity in identities}
+            self._fake.message()
+        return found
 
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """0 keeps what is there."""

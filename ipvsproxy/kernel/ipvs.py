@@ -16,7 +16,7 @@ that no Service has, and tunnels into the other address family, whose records wo
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from ipvsproxy.errors import KernelError, Unsupported
 from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
+from ipvsproxy.model.addr import family_of
 from ipvsproxy.model.enums import Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import (
     Key,
@@ -98,6 +99,20 @@ class NetlinkIpvs:
     def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
         """The same in short, from /proc/net/ip_vs. Raises KernelError."""
         return ipvs_proc.survey()
+
+    def connections(self, keys: Iterable[VirtualServerKey]) -> dict[VirtualServerKey, Mapping[bytes, int]]:
+        """Active and inactive connections of each real server, one dump a virtual server. Raises KernelError.
+
+        The kernel has no question about a single real server; a dump for a virtual server that is gone is empty.
+        """
+        asked = tuple(keys)
+        return self._ask(lambda family_id: {key: self._connections(family_id, key) for key in asked})
+
+    def _connections(self, family_id: int, key: VirtualServerKey) -> dict[bytes, int]:
+        family = family_of(key.address)
+        request = ipvs_encode.encode_dest_dump(family, key.protocol, key.address, key.port, fwmark=0)
+        found = (ipvs_decode.decode_connections(body, family) for body in self.netlink.dump(family_id, request))
+        return dict(real_server for real_server in found if real_server is not None)
 
     def close(self) -> None:
         """Close the socket; the next use opens another one."""

@@ -157,6 +157,18 @@ _RECORDS = AttributeReader(
         ("WEIGHT", "i", 1),
     ),
 )
+# And what tells whether a real server is still in use.
+_CONNECTIONS = AttributeReader(
+    attribute_number(IpvsCmdAttrList, "DEST"),
+    _numbered(
+        IpvsDestAttrList,
+        ("ADDR_FAMILY", "H", 0),
+        ("ADDR", "16s", bytes(_UNION_BYTES)),
+        ("PORT", "2s", bytes(2)),
+        ("ACTIVE_CONNS", "I", 0),
+        ("INACT_CONNS", "I", 0),
+    ),
+)
 
 
 def decode_family_id(body: bytes) -> int:
@@ -214,6 +226,14 @@ def decode_record(body: bytes, family: Family) -> bytes | None:
     if own_family not in {family, 0}:
         return None
     return real_servers.from_wire(_unpad(address, family), port, max(weight, 0), method & _METHODS)
+
+
+def decode_connections(body: bytes, family: Family) -> tuple[bytes, int] | None:
+    """A real server's identity and its connections, active and inactive; None for one of the other family."""
+    own_family, address, port, active, inactive = _CONNECTIONS.read(body)
+    if own_family not in {family, 0}:
+        return None
+    return _unpad(address, family) + port, active + inactive
 
 
 def _number(body: bytes, table: type[AttrListPacker], name: str, size: int) -> int:

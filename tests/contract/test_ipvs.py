@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from pyroute2 import IPRoute
 
 from ipvsproxy.kernel.api import Ipvs
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.gnlpy_compat import IpvsCmdAttrList, IpvsDestAttrList, IpvsMessage, IpvsServiceAttrList
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.addr import PackedAddr, family_of, format_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, Operation, RealServer, Verb, VirtualServer, VirtualServerKey
 from ipvsproxy.model.observed import ObservedVirtualServer, SurveyedServer
@@ -255,6 +258,61 @@ def test_k07_a_time_out_of_0_leaves_the_kernels_value(ipvs, fake_kernel, kernel_
     assert timeouts() == (5, 3, 4)
     assert ipvs.set_timeouts(0, 7, 0) == 0
     assert timeouts() == (5, 7, 4)
+
+
+# Connections
+
+
+@pytest.fixture
+def connect(ipvs: Ipvs, fake_kernel: FakeKernel, kernel_kind: str) -> Iterator[Callable[[VirtualServerKey, str], None]]:
+    """Opens a TCP connection to a virtual server that has this real server only; nobody needs to answer it."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(key: VirtualServerKey, server: str) -> None:
+            ipvs.apply([virtual(Verb.ADD, key), real(Verb.ADD, server, 1, key)])
+            if kernel_kind == "fake":
+                fake_kernel.connections[key, real_servers.identity(blob((server, 8080)))] = 1
+                return
+            family, vip = family_of(key.address), format_addr(key.address)
+            with IPRoute() as ip:
+                for address in (vip, server):
+                    ip.addr(
+                        "add", index=ip.link_lookup(ifname="lo")[0], address=address, prefixlen=family.host_prefix_len
+                    )
+            opened = stack.enter_context(socket.socket(socket.AddressFamily(family), socket.SOCK_STREAM))
+            opened.settimeout(0)
+            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+                opened.connect((vip, key.port))
+
+        yield open_one
+
+
+@pytest.mark.parametrize(
+    "key, server",
+    [
+        pytest.param(WEB, "10.244.1.5", id="IPv4"),
+        pytest.param(vs_key("fd00::20", 80), "fd00:1::5", id="IPv6"),
+    ],
+)
+def test_a_connection_counts_for_its_real_server_and_no_other(ipvs, connect, key, server):
+    connect(key, server)
+    other = server[:-1] + "6"
+    ipvs.apply([real(Verb.ADD, other, 1, key)])
+    found = {real_servers.identity(blob((ip, 8080))): count for ip, count in ((server, 1), (other, 0))}
+    assert ipvs.connections([key]) == {key: found}
+
+
+def test_a_connection_is_still_counted_when_its_real_server_has_weight_0(ipvs, connect):
+    connect(WEB, "10.244.1.5")
+    assert ipvs.apply([real(Verb.EDIT, weight=0)]) == [0]
+    assert list(ipvs.connections([WEB])[WEB].values()) == [1]
+
+
+def test_each_virtual_server_that_is_asked_for_has_an_answer_and_no_other(ipvs):
+    other, absent = vs_key("10.96.0.21", 80), vs_key("10.96.0.99", 80)
+    ipvs.apply([virtual(Verb.ADD), real(Verb.ADD), virtual(Verb.ADD, other), real(Verb.ADD, key=other)])
+    assert ipvs.connections([WEB, absent]) == {WEB: {real_servers.identity(blob(("10.244.1.5", 8080))): 0}, absent: {}}
+    assert ipvs.connections([]) == {}
 
 
 # What only the real kernel takes, from others

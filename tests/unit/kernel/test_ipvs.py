@@ -193,6 +193,30 @@ def test_each_answer_reads_the_same_whatever_was_read_before(name):
     assert [ipvs_decode.decode_service(body) for body in reversed(services)] == once[::-1]
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_connections_are_the_active_and_the_inactive_ones_of_what_a_dump_tells(name):
+    for entry in recording(name)["services"]:
+        family = ipvs_decode.decode_service(bytes(4) + bytes.fromhex(entry["service"])).family
+        for body in (bytes(4) + bytes.fromhex(dest) for dest in entry["dests"]):
+            server = ipvs_decode.decode_dest(body, family)
+            found = ipvs_decode.decode_connections(body, family)
+            if len(server.address) * 8 == family.host_prefix_len:
+                assert found == (server.address + server.port.to_bytes(2), server.active + server.inactive)
+            else:
+                assert found is None
+
+
+def test_the_recordings_have_real_servers_with_connections_of_both_kinds():
+    found = [
+        ipvs_decode.decode_dest(bytes(4) + bytes.fromhex(dest), Family.IPV4)
+        for name in RECORDED
+        for entry in recording(name)["services"]
+        for dest in entry["dests"]
+    ]
+    assert any(server.active for server in found)
+    assert any(server.inactive for server in found)
+
+
 def test_attributes_of_a_newer_kernel_are_passed_over():
     body = bytes(4) + bytes.fromhex(recording("kube-basic")["services"][0]["service"])
     unknown = b"\x08\x00\x63\x00new!"
