@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
+from ipvsproxy.config.durations import NANOSECONDS_PER_SECOND, parse_duration
 from ipvsproxy.model import api_objects
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, is_bindable, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family, Protocol
-from ipvsproxy.model.names import LABEL_PROXY_NAME, ServiceName
+from ipvsproxy.model.names import ANNOTATION_DRAIN_TIMEOUT, LABEL_PROXY_NAME, ServiceName
 from ipvsproxy.model.notes import Note, gather
 
 DEFAULT_AFFINITY_S = 10800
@@ -38,7 +39,8 @@ class ServiceView(msgspec.Struct, frozen=True):
 
     `created` is the API's time stamp (RFC 3339, sorts as text), empty where unknown. `affinity_s` is in seconds, 0
     without affinity. In the families of `restricted` only `source_ranges` may use the load-balancer IPs: nobody where
-    there is none.
+    there is none. `drain_s` is how many seconds connections to an endpoint that left may go on, None where the node's
+    default holds.
     """
 
     name: ServiceName
@@ -54,6 +56,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     internal_policy_local: bool = False
     health_check_node_port: int = 0
     uid: str = ""
+    drain_s: float | None = None
 
 
 def read_service(
@@ -98,6 +101,7 @@ def _view(
         internal_policy_local=_is_local(spec.internal_traffic_policy, "spec.internalTrafficPolicy", faults),
         health_check_node_port=_health_check_node_port(spec, faults) if external_local else 0,
         uid=service.metadata.uid,
+        drain_s=_drain_s(service.metadata.annotations, faults),
     )
 
 
@@ -270,3 +274,15 @@ def _health_check_node_port(spec: api_objects.ServiceSpec, faults: list[str]) ->
         faults.append(f"spec.healthCheckNodePort: {port} is not in 1..65535, so load balancers cannot ask this node")
         return 0
     return port
+
+
+def _drain_s(annotations: api_objects.Annotations | None, faults: list[str]) -> float | None:
+    text = annotations.drain_timeout if annotations else None
+    if text is None:
+        return None
+    nanoseconds = parse_duration(text.strip())
+    if nanoseconds is None or nanoseconds < 0:
+        path = f"metadata.annotations[{ANNOTATION_DRAIN_TIMEOUT}]"
+        faults.append(f'{path}: "{text}" is not a duration such as 1m30s, 500ms or 0, so --ipvs-drain-timeout holds')
+        return None
+    return nanoseconds / NANOSECONDS_PER_SECOND

@@ -192,6 +192,8 @@ FLAGS: tuple[Flag, ...] = (
          "Where the rules go: legacy tables, nft, or auto: where the kubelet's are, nft if it has none."),
     Flag("--filter-verdict", parse_text, "ipvsproxy.filterVerdict", Group.OWN, "VERDICT",
          "What our filter says of packets to Services: accept, or return: the rules of others judge them too."),
+    Flag("--ipvs-drain-timeout", parse_text, "ipvsproxy.drainTimeout", Group.OWN, "DURATION",
+         "How long TCP connections to a server that leaves may go on, at most; 0: they end at once."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
 )  # fmt: skip
 

@@ -109,6 +109,7 @@ class OwnConfiguration(_Section, frozen=True):
     master: str = ""
     iptables_backend: str = IptablesBackend.AUTO.value
     filter_verdict: str = FilterVerdict.ACCEPT.value
+    drain_timeout: str = "15m"
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -156,6 +157,7 @@ class ProxyConfig:
     manifests: str  # a folder; empty where none is given
     iptables_backend: IptablesBackend
     filter_verdict: FilterVerdict
+    drain_timeout_s: float  # 0: what has to leave leaves at once
 
 
 class PlanFormat(StrEnum):

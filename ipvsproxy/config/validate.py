@@ -78,6 +78,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         manifests=written.ipvsproxy.manifests,
         iptables_backend=_iptables_backend(check, written),
         filter_verdict=_filter_verdict(check, written),
+        drain_timeout_s=_drain_timeout_s(check, written),
     )
     if check.errors:
         raise InvalidConfigError(check.errors)
@@ -268,6 +269,15 @@ def _filter_verdict(check: _Check, written: KubeProxyConfiguration) -> FilterVer
     detail = f"must be {' or '.join(FilterVerdict)}"
     check.refuse("ipvsproxy.filterVerdict", f"{_ROOT}.ipvsproxy.filterVerdict", verdict, detail)
     return FilterVerdict.ACCEPT
+
+
+def _drain_timeout_s(check: _Check, written: KubeProxyConfiguration) -> float:
+    """Own: upstream waits for as long as the kernel remembers the connection."""
+    field, path, text = "ipvsproxy.drainTimeout", f"{_ROOT}.ipvsproxy.drainTimeout", written.ipvsproxy.drain_timeout
+    nanoseconds = check.duration(field, path, text) or 0
+    if nanoseconds < 0:
+        check.refuse(field, path, text, _NOT_NEGATIVE)
+    return nanoseconds / NANOSECONDS_PER_SECOND
 
 
 def _verbosity(check: _Check, written: KubeProxyConfiguration) -> int:

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
+from ipvsproxy.model.names import ANNOTATION_DRAIN_TIMEOUT
+
 
 class _Object(msgspec.Struct, frozen=True, rename="camel"):
     pass
+
+
+class Annotations(_Object, frozen=True):
+    """The annotations that we read; all others, which may be long, are skipped like other fields."""
+
+    drain_timeout: str | None = msgspec.field(default=None, name=ANNOTATION_DRAIN_TIMEOUT)
 
 
 class Identity(_Object, frozen=True):
@@ -26,6 +34,7 @@ class Metadata(Identity, frozen=True):
 
     uid: str = ""
     labels: dict[str, str] | None = None
+    annotations: Annotations | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 

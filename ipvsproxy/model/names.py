@@ -14,6 +14,7 @@ LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_ZONE = "topology.kubernetes.io/zone"
+ANNOTATION_DRAIN_TIMEOUT = "ipvsproxy.io/drain-timeout"  # ours: a Service's own --ipvs-drain-timeout
 
 _SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1
 

@@ -19,6 +19,7 @@ class Mode(Protocol):
     name: str
 
     depends_on_node: bool  # nothing may be planned before the Node object is known
+    drain_s: float  # how long connections to what leaves may go on where its plan does not say
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
     guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
 

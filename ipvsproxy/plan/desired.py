@@ -25,7 +25,8 @@ class OwnerPlan(msgspec.Struct, frozen=True):
     """All objects that one owner wants. `created` is RFC 3339 text, empty where it is not known.
 
     `frontends`: the set entries that go with each virtual server. `health`: what to tell load balancers about it; None
-    where they do not ask.
+    where they do not ask. `drain_s`: for how many seconds connections may go on behind what leaves this plan, None
+    where the default holds.
     """
 
     owner: ServiceName
@@ -33,6 +34,7 @@ class OwnerPlan(msgspec.Struct, frozen=True):
     objects: Mapping[ObjectId, Settings]
     frontends: Mapping[VirtualServerKey, tuple[ObjectId, ...]] = {}
     health: HealthCheck | None = None
+    drain_s: float | None = None
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -75,6 +77,11 @@ class Desired:
             self._plans[owner] = plan
         self._set_health(owner, plan.health if plan else None)
         return [*touched, *self._settle(ref for ref in (*old, *new) if ref[0] is Kind.VIRTUAL_SERVER)]
+
+    def drain_s(self, owner: ServiceName) -> float | None:
+        """The drain time that the owner's plan in force asks for; None where it says none, or there is no plan."""
+        plan = self._plans.get(owner)
+        return plan.drain_s if plan else None
 
     def get(self, ref: ObjectId) -> Settings | None:
         """The wanted settings of an object; None where nobody wants it."""

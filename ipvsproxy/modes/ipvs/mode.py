@@ -32,6 +32,7 @@ class IpvsOptions(msgspec.Struct, frozen=True):
     strict_arp: bool = False
     kernel_release: tuple[int, int] | None = None
     node_ports: NodePortAddresses = NodePortAddresses()
+    drain_s: float = 900.0  # as long as the kernel remembers an idle TCP connection (ip_vs_proto_tcp.c, ESTABLISHED)
 
     def families_that_cannot_tell_pods(self) -> frozenset[Family]:
         """Those in which a packet from a local pod looks like any other's; not where the Node object will tell."""
@@ -62,6 +63,7 @@ def ipvs_options(
         strict_arp=config.strict_arp,
         kernel_release=kernel_release,
         node_ports=NodePortAddresses(config.node_port_cidrs, config.node_ports_on_primary),
+        drain_s=config.drain_timeout_s,
     )
 
 
@@ -74,6 +76,7 @@ class IpvsMode:
 
     def __init__(self, options: IpvsOptions) -> None:
         self._options = options
+        self.drain_s = options.drain_s
         self.depends_on_node = options.node_cidrs_are_local or options.node_ports.primary
 
     def fixed(self, node: NodeView) -> OwnerPlan:

@@ -111,7 +111,7 @@ def plan_service(
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
     health = read_health_check(service, slices, options.families)
-    return OwnerPlan(service.name, service.created, objects, frontends, health)
+    return OwnerPlan(service.name, service.created, objects, frontends, health, service.drain_s)
 
 
 def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:

@@ -368,3 +368,29 @@ def test_all_that_is_wrong_with_a_service_is_one_note():
     spec = {**BASE, "externalIPs": ["a", "b", "c", "d"], "sessionAffinity": "x"}
     _, reasons = read(spec)
     assert reasons[0].endswith("and 2 more")
+
+
+@pytest.mark.parametrize(
+    "annotations, drain_s",
+    [
+        pytest.param(None, None, id="no annotations"),
+        pytest.param({"example.com/note": "x" * 1000}, None, id="others only"),
+        pytest.param({"ipvsproxy.io/drain-timeout": "1m30s"}, 90.0, id="a minute and a half"),
+        pytest.param({"ipvsproxy.io/drain-timeout": " 500ms "}, 0.5, id="half a second and blanks"),
+        pytest.param({"ipvsproxy.io/drain-timeout": "0"}, 0.0, id="0 is at once"),
+    ],
+)
+def test_a_service_may_have_a_drain_time_of_its_own(annotations, drain_s):
+    view, reasons = read(annotations=annotations)
+    assert view is not None
+    assert (view.drain_s, reasons) == (drain_s, [])
+
+
+@pytest.mark.parametrize("text", ["", "soon", "15", "-1s", "293y", "1 m"])
+def test_a_drain_time_that_cannot_be_read_is_told_and_the_default_holds(text):
+    view, reasons = read(annotations={"ipvsproxy.io/drain-timeout": text})
+    assert view is not None
+    assert view.drain_s is None
+    (reason,) = reasons
+    assert reason.startswith(f'metadata.annotations[ipvsproxy.io/drain-timeout]: "{text}" is not a duration')
+    assert "--ipvs-drain-timeout holds" in reason

@@ -92,6 +92,7 @@ def refusal(*words):
         pytest.param(["--nodeport-addresses=primary"], "node_ports_on_primary", True, id="nodeport-addresses"),
         pytest.param(["--logging-format=json"], "log_format", LogFormat.JSON, id="logging-format"),
         pytest.param(["--iptables-backend=nft"], "iptables_backend", IptablesBackend.NFT, id="iptables-backend"),
+        pytest.param(["--ipvs-drain-timeout=1m30s"], "drain_timeout_s", 90.0, id="ipvs-drain-timeout"),
         pytest.param(["--manifests=elsewhere"], "manifests", "objects", id="of a flag given twice the last one counts"),
     ],
 )
@@ -120,6 +121,7 @@ def test_a_flag_sets_its_field(words, field, value):
         ("verbosity", 0),
         ("log_format", LogFormat.AUTO),
         ("iptables_backend", IptablesBackend.AUTO),
+        ("drain_timeout_s", 900.0),
     ],
 )
 def test_without_flags_the_defaults_are_upstreams(field, value):

@@ -208,6 +208,17 @@ def accepted(document):
             'KubeProxyConfiguration.ipvsproxy.iptablesBackend: Invalid value: "nftables": must be auto, legacy, nft',
             id="an unknown iptables flavour",
         ),
+        pytest.param(
+            {"ipvsproxy": {"drainTimeout": "-1s"}},
+            'KubeProxyConfiguration.ipvsproxy.drainTimeout: Invalid value: "-1s": must be greater than or equal to 0',
+            id="a drain time below 0",
+        ),
+        pytest.param(
+            {"ipvsproxy": {"drainTimeout": "long"}},
+            'KubeProxyConfiguration.ipvsproxy.drainTimeout: Invalid value: "long": must be a duration such as 1m30s, '
+            "500ms or 0, of less than 292 years",
+            id="a drain time that is none",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_in_upstreams_words(document, error):

@@ -140,3 +140,12 @@ def test_a_health_check_goes_when(plan):
     desired.replace(A, msgspec.structs.replace(owner("a", {}), health=HealthCheck(32100, {Family.IPV4: 2})))
     desired.replace(A, plan)
     assert desired.health_checks == {}
+
+
+def test_the_drain_time_of_an_owner_is_that_of_its_plan_in_force():
+    desired = Desired()
+    assert desired.drain_s(A) is None
+    desired.replace(A, OwnerPlan(A, "", {ADDRESS: True}, drain_s=30.0))
+    assert desired.drain_s(A) == 30.0
+    desired.replace(A, None)
+    assert desired.drain_s(A) is None

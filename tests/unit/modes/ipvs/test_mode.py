@@ -140,3 +140,15 @@ def test_k25_the_families_in_which_local_pods_cannot_be_told_are_known_at_the_st
     assert ipvs_options(command.config, BOTH).families_that_cannot_tell_pods() == families
     only_four = ipvs_options(command.config, frozenset({Family.IPV4}))
     assert only_four.families_that_cannot_tell_pods() == families & {Family.IPV4}
+
+
+@pytest.mark.parametrize(
+    "flags, drain_s",
+    [
+        pytest.param([], 900.0, id="not given"),
+        pytest.param(["--ipvs-drain-timeout=1m30s"], 90.0, id="a minute and a half"),
+        pytest.param(["--ipvs-drain-timeout=0"], 0.0, id="at once"),
+    ],
+)
+def test_the_drain_time_is_the_flags(flags, drain_s):
+    assert mode(*flags).drain_s == drain_s
