@@ -17,6 +17,8 @@ _TAIL = struct.Struct("!HHB")
 _SETTINGS = struct.Struct("!HB")  # the end of the tail
 _WIRE_FIELDS = {size + _TAIL.size: struct.Struct(f"!{size}s2sHB") for size in (4, 16)}
 _MAX_WEIGHT = 0xFFFF
+_NO_WEIGHT = bytes(2)
+_METHOD_BYTES = 1
 
 
 def pack(server: RealServer) -> bytes:
@@ -55,6 +57,16 @@ def split(blob: bytes, address_len: int) -> list[bytes]:
 def identity(record: bytes) -> bytes:
     """Address and port: what makes two records the same real server."""
     return record[: -_SETTINGS.size]
+
+
+def drained(record: bytes) -> bytes:
+    """The same real server at weight 0, which gets no new connection and keeps those it has."""
+    return record[: -_SETTINGS.size] + _NO_WEIGHT + record[-_METHOD_BYTES:]
+
+
+def is_drained(record: bytes) -> bool:
+    """Whether a real server has weight 0."""
+    return record[-_SETTINGS.size : -_METHOD_BYTES] == _NO_WEIGHT
 
 
 def describe(operation: Operation) -> str:

@@ -4,8 +4,8 @@ What is new comes first and is built from the inside out, so that an address is 
 goes comes after and is taken from the outside in. Between two messages no bound (address, port) is ever let through
 the filter without a virtual server, or host ports would show (K31) and steady UDP senders be lost for good; and what
 is served before and after a sync is served all the time (K34). Removal keeps the address until its virtual server is
-gone, so that open streams hear a reset and not silence; a grace time there, and draining before it, find their place
-between the same rows.
+gone, so that open streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said
+elsewhere (sync/lingering.py): here it is wanted until then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import TypeAlias, cast
 
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import (
@@ -41,7 +42,7 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.GUARD_ENTRY, Verb.ADD),  # after the source ranges that it leaves open, before what it guards (K36)
     (Kind.VIRTUAL_SERVER, Verb.EDIT),
     (Kind.VIRTUAL_SERVER, Verb.ADD),
-    (Kind.REAL_SERVER, Verb.EDIT),  # later: weight 0 while draining, back to 1 when the endpoint returns
+    (Kind.REAL_SERVER, Verb.EDIT),  # back to weight 1 when an endpoint returns; weight 0 takes away, see `ordered`
     (Kind.REAL_SERVER, Verb.ADD),
     (Kind.ACCEPT_ENTRY, Verb.ADD),
     (Kind.BOUND_ENTRY, Verb.ADD),
@@ -50,7 +51,7 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.REAL_SERVER, Verb.DELETE),
     (Kind.ACCEPT_ENTRY, Verb.DELETE),
     (Kind.VIRTUAL_SERVER, Verb.DELETE),
-    (Kind.ADDRESS, Verb.DELETE),  # later: only after the grace time in which everything is refused actively
+    (Kind.ADDRESS, Verb.DELETE),
     (Kind.BOUND_ENTRY, Verb.DELETE),
     (Kind.GUARD_ENTRY, Verb.DELETE),
     (Kind.SUPPORT_ENTRY, Verb.DELETE),
@@ -60,7 +61,7 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
 )
 PHASE = {row: number for number, row in enumerate(_PHASES)}
 _ORPHANS = -1.0  # accept entries without a virtual server go first: an address bound before they go shows host ports
-_AFTER = 0.5
+_AFTER, _BEFORE = 0.5, -0.5
 
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
@@ -73,6 +74,8 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     """
 
     def phase(operation: Operation) -> float:
+        if operation.kind is Kind.REAL_SERVER and _takes_weight_away(operation):
+            return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
         if operation.kind is not Kind.ACCEPT_ENTRY or not isinstance(operation.key, SetEntry):
             return PHASE[operation.kind, operation.verb]
         if not is_bound(operation.key.address):
@@ -88,6 +91,11 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
         if together[0].kind is Kind.RULES:
             together.sort(key=lambda operation: (operation.key, operation.verb))
         yield together
+
+
+def _takes_weight_away(operation: Operation) -> bool:
+    record = operation.settings
+    return operation.verb is Verb.EDIT and isinstance(record, bytes) and real_servers.is_drained(record)
 
 
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:
@@ -121,8 +129,13 @@ def _under_an_address(address: PackedAddr) -> tuple[ObjectId, ...]:
         (Kind.RULES, RuleTable("filter", family)),
         (Kind.RULES, RuleTable("mangle", family)),
         (Kind.RULES, RuleTable("nat", family)),
-        (Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family), address)),
+        bound_entry(address),
     )
+
+
+def bound_entry(address: PackedAddr) -> ObjectId:
+    """The set entry that closes every port of an address on kube-ipvs0 but those of Services."""
+    return Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family_of(address)), address)
 
 
 def must_be_gone(

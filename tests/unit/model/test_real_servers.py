@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import ForwardingMethod
 from ipvsproxy.model.kernel_objects import RealServer
-from ipvsproxy.model.real_servers import identity, join, pack, split, unpack
+from ipvsproxy.model.real_servers import drained, identity, is_drained, join, pack, split, unpack
 
 
 def _servers(address_len: int) -> st.SearchStrategy[RealServer]:
@@ -88,3 +88,11 @@ def test_weight_and_method_do_not_change_which_server_it_is(server, weight, meth
 )
 def test_another_server_is_one_with(other):
     assert identity(pack(other)) != identity(pack(RealServer(parse_addr("10.44.0.1"), 80)))
+
+
+@given(_servers(4) | _servers(16))
+def test_draining_takes_the_weight_away_and_nothing_else(server):
+    record = drained(pack(server))
+    assert unpack(record) == RealServer(server.address, server.port, 0, server.method)
+    assert is_drained(record)
+    assert is_drained(pack(server)) == (server.weight == 0)

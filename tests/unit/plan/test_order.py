@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
+
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import (
     Kind,
@@ -17,7 +19,7 @@ from ipvsproxy.model.kernel_objects import (
 from ipvsproxy.model.names import DUMMY_DEVICE
 from ipvsproxy.modes.ipvs.sets import ACCEPT_SETS
 from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered
-from tests.builders import addr, vs_key
+from tests.builders import addr, blob, vs_key
 
 KEPT = {(Kind.SYSCTL, Verb.DELETE)}  # sysctls are the node's: set, never taken back
 HAVE_NO_SETTINGS = {Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.ADDRESS}
@@ -163,3 +165,13 @@ def test_k36_a_virtual_server_waits_for_its_guards():
 def test_an_accept_entry_of_any_protocol_number_has_its_place():
     entry = SetEntry("KUBE-CLUSTER-IP", KEY.address, 1, 80)
     assert len(list(ordered([Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, entry)], empty_state(), bound))) == 1
+
+
+@pytest.mark.parametrize("verb", [Verb.ADD, Verb.EDIT])
+def test_a_real_server_loses_its_weight_only_when_those_that_serve_from_now_on_stand(verb):
+    operations = [
+        Operation(Verb.DELETE, Kind.REAL_SERVER, KEY, blob(("10.244.1.7", 80))),
+        Operation(Verb.EDIT, Kind.REAL_SERVER, KEY, blob(("10.244.1.5", 80, 0))),
+        Operation(verb, Kind.REAL_SERVER, KEY, blob(("10.244.1.6", 80))),
+    ]
+    assert list(ordered(operations, empty_state(), bound)) == [[one] for one in reversed(operations)]
