@@ -45,6 +45,8 @@ OWN_CHAINS = {
     for family in Family
 }
 
+_ESTABLISHED = Match("conntrack", (Option("--ctstate", "RELATED,ESTABLISHED"),))
+
 
 class LocalTraffic(msgspec.Struct, frozen=True):
     """How a packet from a local pod is told: by source network (one a family), or by the interface it came in on.
@@ -183,7 +185,6 @@ def _node_port_rules(family: Family) -> tuple[Rule, ...]:
 
 def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
     """What may reach a VIP, what is forwarded, who may use a load balancer's address."""
-    established = Match("conntrack", (Option("--ctstate", "RELATED,ESTABLISHED"),))
     marked = Match("mark", (Option("--mark", f"{_mark(options)}/{_mark(options)}"),))
     return RuleLayer(
         FILTER_CHAINS,
@@ -197,7 +198,7 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
         ),
         (
             Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding rules"), marked)),  # f6
-            Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding conntrack rule"), established)),  # f7
+            Rule(FORWARD, "ACCEPT", (_comment("kubernetes forwarding conntrack rule"), _ESTABLISHED)),  # f7
             Rule(NODE_PORT, "ACCEPT", _commented(family, sets.HEALTH_CHECK_NODE_PORT, "dst")),  # f8
             *(_node_port_accepts(family, options) if options.accepts else ()),
             Rule(PROXY_FIREWALL, SOURCE_RANGES, _commented(family, sets.LOAD_BALANCER_FW, "dst,dst")),  # f1
@@ -213,10 +214,11 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
 def _no_local_endpoints(family: Family, options: RuleOptions) -> Rule:
     """External policy Local and no endpoint here: dropped, unless it comes from the node's pods (K25).
 
+    New connections only: those to an endpoint that has just left this node go on while it drains (K08).
     What the node itself sends never comes by here: IPVS takes it on its way out.
     """
     source, interface = _from_elsewhere(family, options)
-    matches = _commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst")
+    matches = (*_commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst"), _state("NEW"))
     return Rule(PROXY_FIREWALL, "DROP", matches, source=source, in_interface=interface)
 
 
@@ -249,7 +251,7 @@ def mangle_layer(family: Family) -> RuleLayer:
 
 def _vip_filter_rules(family: Family, verdict: str) -> tuple[Rule, ...]:
     """f9 to f14: a bound address answers on service ports and to ping, and refuses all else actively (K31)."""
-    new = Match("conntrack", (Option("--ctstate", "NEW"),))
+    new = _state("NEW")
     bound = _in_set(family, sets.IPVS_IPS, "dst")
     if family is Family.IPV4:
         protocol, echo, unreachable = "icmp", Match("icmp", (Option("--icmp-type", "8"),)), "icmp-port-unreachable"
@@ -262,12 +264,18 @@ def _vip_filter_rules(family: Family, verdict: str) -> tuple[Rule, ...]:
     accepts = (sets.LOAD_BALANCER, sets.CLUSTER_IP, sets.EXTERNAL_IP, sets.EXTERNAL_IP_LOCAL)
     return (
         *(Rule(IPVS_FILTER, verdict, (_in_set(family, base, "dst,dst"),)) for base in accepts),
+        # Streams to what drains, whose accept entry is gone, and ICMP errors: a policy of DROP must not silence them.
+        *((Rule(IPVS_FILTER, "ACCEPT", (_ESTABLISHED, bound)),) if verdict == "ACCEPT" else ()),
         Rule(IPVS_FILTER, "RETURN", (_in_set(family, sets.HEALTH_CHECK_NODE_PORT, "dst"),)),
         Rule(IPVS_FILTER, "RETURN", (echo, bound), protocol=protocol),
         # A stream whose Service went away must hear a reset: port-unreachable does not end an established TCP stream.
         Rule(IPVS_FILTER, "REJECT", (new, bound), (Option("--reject-with", "tcp-reset"),), protocol="tcp"),
         Rule(IPVS_FILTER, "REJECT", (new, bound), (Option("--reject-with", unreachable),)),
     )
+
+
+def _state(states: str) -> Match:
+    return Match("conntrack", (Option("--ctstate", states),))
 
 
 def _jump(chain: str, target: str, comment: str) -> Rule:

@@ -159,13 +159,14 @@ def test_the_mark_is_one_bit_everywhere():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_k31_the_filter_lets_known_ports_and_ping_pass_then_resets_tcp_then_refuses_the_rest(family):
     chain = [rule for rule in filtering(family).rules if rule.chain == "KUBE-IPVS-FILTER"]
-    ping, reset, refuse = map(rule_text, chain[5:])
-    assert [rule.target for rule in chain[:5]] == ["ACCEPT"] * 4 + ["RETURN"]
+    established, _, ping, reset, refuse = map(rule_text, chain[4:])
+    assert [rule.target for rule in chain[:6]] == ["ACCEPT"] * 5 + ["RETURN"]
     bound = f"-m set --match-set {set_name(sets.IPVS_IPS, family)} dst"
     icmp, echo, unreachable = {
         Family.IPV4: ("icmp", "-m icmp --icmp-type 8", "icmp-port-unreachable"),
         Family.IPV6: ("ipv6-icmp", "-m icmp6 --icmpv6-type 128", "icmp6-port-unreachable"),
     }[family]
+    assert established == f"-A KUBE-IPVS-FILTER -m conntrack --ctstate RELATED,ESTABLISHED {bound} -j ACCEPT"
     assert ping == f"-A KUBE-IPVS-FILTER -p {icmp} {echo} {bound} -j RETURN"
     assert reset == (f"-A KUBE-IPVS-FILTER -p tcp -m conntrack --ctstate NEW {bound} -j REJECT --reject-with tcp-reset")
     assert refuse == f"-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW {bound} -j REJECT --reject-with {unreachable}"
@@ -234,7 +235,7 @@ def test_k02_a_family_without_a_network_of_its_own_masquerades_what_the_node_sen
 def test_k25_what_comes_from_outside_for_no_local_endpoint_is_dropped_and_the_rest_masqueraded(options, before, family):
     cidr = BOTH_CIDRS[0] if family is Family.IPV4 else BOTH_CIDRS[1]
     match = f'-m comment --comment "{sets.COMMENTS[NO_LOCAL]}" -m set --match-set {set_name(NO_LOCAL, family)} dst,dst'
-    drop = f"-A KUBE-PROXY-FIREWALL {before.format(cidr=cidr)}{match} -j DROP"
+    drop = f"-A KUBE-PROXY-FIREWALL {before.format(cidr=cidr)}{match} -m conntrack --ctstate NEW -j DROP"
     assert drop in texts(filtering(family, **options), "KUBE-PROXY-FIREWALL")
     assert f"-A KUBE-SERVICES {match} -j KUBE-MARK-MASQ" == texts(nat(family, **options), "KUBE-SERVICES")[1]
 
