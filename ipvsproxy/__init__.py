@@ -25,6 +25,7 @@ One queue, and one thread that owns everything that changes; these files, top to
     sync/reconciler.py       take() → the touched Services; joins all that follows
     modes/ipvs/service.py    plan those only: virtual servers, real servers, addresses, set entries
     plan/desired.py          who wants which object; what this plan touches
+    sync/lingering.py        what is wanted for now: connections may keep what nobody wants any more
     plan/diff.py             wanted minus applied = operations                          none? then nothing is sent
     plan/order.py            make before break; never accepted without a virtual server
     sync/applier.py          what may go now, phase by phase

@@ -93,7 +93,7 @@ def run(config: ProxyConfig) -> int:
         reconciler.tell = source.tell
         reconciler.other_nodes = source.other_nodes
         health = NodePortServer(SystemClock(), listeners_allowed())
-        health.tell = tell
+        health.tell = source.tell
         reconciler.publish_health = health.publish
         reconciler.host_changed(monitor.host_addresses)
         gateways = GatewayMonitor(inbox.put)

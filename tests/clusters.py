@@ -19,7 +19,7 @@ from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.node_ports import NodePortAddresses
 from ipvsproxy.modes.ipvs.rules import RuleOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
-from ipvsproxy.sync.reconciler import OtherNodes, Reconciler
+from ipvsproxy.sync.reconciler import OtherNodes, Reconciler, SyncResult
 from tests.builders import FakeClock, addr
 
 NODE = "n1"
@@ -30,6 +30,7 @@ class Svc(msgspec.Struct, frozen=True):
 
     `node_ports`: one for each of `ports`, 0 for none. `ingress`: the load balancer's addresses with their ipMode.
     `local`: all endpoints are on our node; `here`: those that are where not all are.
+    `drain`: the drain time that it asks for by annotation.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Svc(msgspec.Struct, frozen=True):
     external_policy: str = "Cluster"
     source_ranges: tuple[str, ...] = ()
     health_port: int = 0
+    drain: str | None = None
 
     @property
     def type_name(self) -> str:
@@ -73,7 +75,12 @@ def cluster(*services: Svc) -> dict[ObjectRef, ApiObject]:
 
 def _service(service: Svc) -> api.Service:
     return api.Service(
-        metadata=api.Metadata(name=service.name, namespace=service.namespace, creation_timestamp=service.created),
+        metadata=api.Metadata(
+            name=service.name,
+            namespace=service.namespace,
+            annotations=api.Annotations(service.drain) if service.drain is not None else None,
+            creation_timestamp=service.created,
+        ),
         spec=api.ServiceSpec(
             type=service.type_name,
             cluster_ip=service.ips[0],
@@ -142,13 +149,16 @@ class Node:
         claims: Claims | None = None,
         other_nodes: OtherNodes | None = None,
         node_port_cidrs: Iterable[str] = (),
+        drain_s: float = 900.0,
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
         self.tracker = Tracker(NODE, families, needs_node=needs_node, claims=claims)
         options = ServiceOptions(families, scheduler, exclude)
         node_ports = NodePortAddresses(tuple(cidr for text in node_port_cidrs if (cidr := parse_cidr(text))))
-        mode = IpvsMode(IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node, node_ports=node_ports))
+        mode = IpvsMode(
+            IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node, node_ports=node_ports, drain_s=drain_s)
+        )
         self.published: list[HealthSnapshot] = []
         self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock, exclude=exclude)
         self.reconciler.other_nodes = other_nodes
@@ -177,3 +187,13 @@ class Node:
         before = self.fake.messages
         self.reconciler.sync()
         return self.fake.messages - before
+
+    def pass_time(self, seconds: float) -> SyncResult:
+        """For so long it sleeps until it has asked to be woken, again and again; what the last sync did."""
+        end = self.clock.now + seconds
+        result = self.reconciler.sync()
+        while result.retry_at is not None and result.retry_at <= end:
+            self.clock.now = max(self.clock.now, result.retry_at)
+            result = self.reconciler.sync()
+        self.clock.now = end
+        return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ipvsproxy.kernel.fake import FakeKernel
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, VirtualServerKey
@@ -39,13 +40,13 @@ def open_without_server(state: State) -> set[object]:
 
 
 def served(state: State, host: Collection[PackedAddr] = ()) -> set[VirtualServerKey]:
-    """Every (protocol, address, port) that a packet reaches a real server through; `host`: addresses of interfaces."""
+    """Every (protocol, address, port) that a new client is served at; `host`: addresses of interfaces."""
     passed, refused = let_through(state), closed(state)
     return {
         key
         for key, servers in state[Kind.REAL_SERVER].items()
         if isinstance(key, VirtualServerKey)
-        and servers
+        and not all(map(real_servers.is_drained, real_servers.split(bytes(servers), len(key.address))))  # type: ignore[arg-type]
         and (key.address in host or key.address in state[Kind.ADDRESS])
         and (key in passed or key.address not in refused)
     }

@@ -51,6 +51,12 @@ def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedA
     return kept
 
 
+def is_cluster_ip(key: VirtualServerKey, state: State) -> bool:
+    """Whether a virtual server is, or was until now, at a Service's cluster IP: by its accept entry in `state`."""
+    name = set_name("KUBE-CLUSTER-IP", family_of(key.address))
+    return SetEntry(name, key.address, key.protocol, key.port) in state[Kind.ACCEPT_ENTRY]
+
+
 def _is_inside(key: Key, exclude: Sequence[Cidr]) -> bool:
     """Whether an object has an address in one of these networks."""
     if not exclude:

@@ -28,10 +28,11 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.real_servers import describe
 from ipvsproxy.modes.base import Mode
-from ipvsproxy.plan.desired import FIXED, Desired
+from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
+from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.outcomes import Outcome, hint, judge
 from ipvsproxy.sync.retries import Retries
@@ -42,7 +43,8 @@ log = structlog.get_logger()
 class Applier:
     """Carries differences out, and knows which objects are refused or wait."""
 
-    def __init__(self, kernel: Kernel, mirror: Mirror, desired: Desired, mode: Mode, clock: Clock) -> None:
+    def __init__(self, kernel: Kernel, mirror: Mirror, wanted: Lingering, mode: Mode, clock: Clock) -> None:
+        """`wanted`: what is wanted for now, which is more than what is desired while something lingers."""
         self.refused: Retries[ObjectId] = Retries(clock)
         self.waiting: dict[ObjectId, None] = {}
         self.carried_out = 0
@@ -50,7 +52,7 @@ class Applier:
         self.may_delete = False  # not before all wants are known: what seems unwanted may only not have been told yet
         self._kernel = kernel
         self._mirror = mirror
-        self._desired = desired
+        self._wanted = wanted
         self._accept_sets = mode.accept_sets
         self._guard_sets = mode.guard_sets
         self._refused_now: set[ObjectId] = set()
@@ -61,7 +63,7 @@ class Applier:
         for ref in refs:
             self.waiting.pop(ref, None)
         self._refused_now = set()
-        operations = diff(refs, self._desired.get, self._mirror.applied)
+        operations = diff(refs, self._wanted.get, self._mirror.applied)
         if not self.may_delete:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
         for phase in ordered(operations, self._mirror.applied, self._is_bound):
@@ -129,7 +131,7 @@ class Applier:
     def _is_bound(self, address: bytes) -> bool:
         """Whether an address is on kube-ipvs0, or shall be."""
         ref = (Kind.ADDRESS, PackedAddr(address))
-        return address in self._mirror.applied[Kind.ADDRESS] or self._desired.get(ref) is not None
+        return address in self._mirror.applied[Kind.ADDRESS] or self._wanted.get(ref) is not None
 
     def _guards(self, key: VirtualServerKey) -> tuple[ObjectId, ...]:
         """The guard entries that are wanted for a virtual server."""
@@ -137,13 +139,13 @@ class Applier:
             (Kind.GUARD_ENTRY, SetEntry(name, key.address, key.protocol, key.port))
             for name in self._guard_sets[family_of(key.address)]
         )
-        return tuple(ref for ref in refs if self._desired.get(ref) is not None)
+        return tuple(ref for ref in refs if self._wanted.get(ref) is not None)
 
     def _stands(self, ref: ObjectId) -> bool:
         """Whether it is there; rules and sets only count in the form wanted now."""
         kind, key = ref
         found = self._mirror.applied[kind].get(key)
-        return found is not None and (kind not in {Kind.RULES, Kind.SET} or found == self._desired.get(ref))
+        return found is not None and (kind not in {Kind.RULES, Kind.SET} or found == self._wanted.get(ref))
 
     def _refuse(self, operation: Operation, number: int) -> None:
         """Put the object on the retry list; said once, then counted."""
@@ -160,7 +162,7 @@ class Applier:
         tell(
             "operation_refused",
             operation=describe(operation),
-            services=sorted(str(owner) for owner in self._desired.holders(ref) if owner != FIXED),
+            services=sorted(str(owner) for owner in self._wanted.holders(ref) if owner != FIXED),
             errno=describe_errno(number),
             hint=hint(operation, number),
             tries=tries,

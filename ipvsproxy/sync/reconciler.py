@@ -27,6 +27,7 @@ from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
+from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
 
 log = structlog.get_logger()
@@ -38,13 +39,17 @@ _SERVE_FIRST = (ServiceName("default", "kubernetes"), ServiceName("kube-system",
 
 
 class SyncResult(msgspec.Struct, frozen=True):
-    """What one sync did: operations carried out, objects refused, objects waiting for those, when to try again."""
+    """What one sync did: operations carried out, objects refused, objects waiting for those, when to sync again.
+
+    `draining`: virtual servers of which something still drains.
+    """
 
     services: int
     operations: int
     refused: int
     waiting: int
     retry_at: float | None
+    draining: int = 0
 
 
 class OtherNodes(Protocol):
@@ -55,7 +60,7 @@ class OtherNodes(Protocol):
 
 
 class Reconciler:
-    """Owns desired state, mirror and retry list; used by one thread.
+    """Owns desired state, mirror, retry list and what lingers; used by one thread.
 
     `tell` is called with what owners of objects must know, `publish_health` with what load balancers are told whenever
     that has changed; neither may wait. `other_nodes` is who can tell of them; None: all of them are told anyway.
@@ -68,7 +73,8 @@ class Reconciler:
         self._mode = mode
         self._desired = Desired()
         self._mirror = Mirror(kernel, clock, exclude)
-        self._applier = Applier(kernel, self._mirror, self._desired, mode, clock)
+        self._lingering = Lingering(kernel.ipvs, self._mirror, self._desired, clock, mode.drain_s)
+        self._applier = Applier(kernel, self._mirror, self._lingering, mode, clock)
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock)
@@ -124,6 +130,7 @@ class Reconciler:
         self._tracker.claims.put_own(addresses)
         host = self._mode.host_view(addresses, self._tracker.node)
         changed, self._host = host != self._host, host
+        self._lingering.host = host
         self._host_changed |= changed
         return changed
 
@@ -138,7 +145,7 @@ class Reconciler:
     def sync(self) -> SyncResult:
         """Bring the kernel to what the tracker says now, and try again what is due."""
         self._applier.carried_out = 0
-        touched = [*self._mirror.reread(self._desired), *self._lost]
+        touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._lost]
         self._lost = []
         changes = self._take() if self._tracker.ready else Changes()
         for note in changes.notes:
@@ -150,6 +157,7 @@ class Reconciler:
             self.host_changed(self._host.addresses)
         if self._host_changed:
             touched += self._plan(tuple(self._depend_on_host))
+            touched += self._lingering.let_go()
             self._host_changed = False
         if self._tracker.ready and not self._synced_once:
             touched += self._first_plan(changes.services)
@@ -159,6 +167,7 @@ class Reconciler:
             log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
             self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])
+        self._applier.apply(self._lingering.check())
         self._end_stale_flows()
         self._tell_health()
         return self._result(len(changes.services))
@@ -171,7 +180,8 @@ class Reconciler:
             keys = [format_key(kind, key) for other, key in drift if other is kind]
             self.drift[kind] += len(keys)
             log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
-        self._applier.apply(drift)
+        self._applier.apply(self._with_what_lingers(drift))
+        self._applier.apply(self._lingering.check())
         self._end_stale_flows()
         return self._result(0)
 
@@ -179,6 +189,7 @@ class Reconciler:
         """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""
         self._mirror.read()
         self._desired.clear()
+        self._lingering.clear()
         self._applier.may_delete = True
         self._applier.carried_out = 0
         self._applier.apply(self._everything())
@@ -199,10 +210,15 @@ class Reconciler:
 
     def _result(self, services: int) -> SyncResult:
         applier = self._applier
-        times = (applier.refused.next_due, self._mirror.next_due, self._stale_flows.next_due)
-        due = [at for at in times if at is not None]
+        times = (applier.refused.next_due, self._mirror.next_due, self._stale_flows.next_due, self._lingering.next_due)
+        retry_at = min((at for at in times if at is not None), default=None)
         return SyncResult(
-            services, applier.carried_out, len(applier.refused), len(applier.waiting), min(due, default=None)
+            services,
+            applier.carried_out,
+            len(applier.refused),
+            len(applier.waiting),
+            retry_at,
+            draining=self._lingering.draining,
         )
 
     def _take(self) -> Changes:
@@ -239,7 +255,7 @@ class Reconciler:
         self._stale_flows.suspect_all()
         self._synced_once = True
         self._applier.may_delete = True
-        return self._everything()
+        return self._with_what_lingers(self._everything())
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
         touched: list[ObjectId] = []
@@ -247,12 +263,19 @@ class Reconciler:
         for name in names:
             service, slices = self._tracker.view(name)
             plan = self._mode.plan(service, slices, host) if service else None
-            touched += self._desired.replace(name, plan)
+            drain_s = plan.drain_s if plan else self._desired.drain_s(name)
+            changed = self._desired.replace(name, plan)
+            touched += changed
+            touched += self._lingering.take_up(changed, drain_s, service_lives=plan is not None)
             if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None
             else:
                 self._depend_on_host.pop(name, None)
         return touched
+
+    def _with_what_lingers(self, found: list[ObjectId]) -> list[ObjectId]:
+        """What was found in the kernel, with what that lets go; nothing lingers before all wants are known."""
+        return [*found, *self._lingering.take_up(found)] if self._synced_once else found
 
     def _everything(self) -> list[ObjectId]:
         return [*self._desired, *((kind, key) for kind, found in self._mirror.applied.items() for key in found)]

@@ -7,6 +7,7 @@ every sync period is an audit: has somebody else changed what is ours?
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
@@ -116,11 +117,13 @@ class Runner:
         started = self._clock.monotonic()
         result = self._reconciler.sync()
         ended = self._clock.monotonic()
+        is_news = self._pending or result.operations > 0 or result.refused > 0
         self._pending = False
         self._asked_at = None
         self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
-        _report("sync_finished", result, (ended - started) * 1000)
+        # A look at what drains comes every few seconds and mostly finds it as it was.
+        _report("sync_finished", result, (ended - started) * 1000, log.info if is_news else log.debug)
 
     def _audit(self) -> None:
         self._begin()
@@ -133,16 +136,17 @@ class Runner:
         self._audit_at = ended + self._periods.audit_s
         self._retry_at = result.retry_at
         if result.operations or result.refused:
-            _report("audit_finished", result, (ended - started) * 1000)
+            _report("audit_finished", result, (ended - started) * 1000, log.info)
 
 
-def _report(event: str, result: SyncResult, duration_ms: float) -> None:
-    log.info(
+def _report(event: str, result: SyncResult, duration_ms: float, tell: Callable[..., None]) -> None:
+    tell(
         event,
         mode="ipvs",
         services=result.services,
         operations=result.operations,
         refused=result.refused,
         waiting=result.waiting,
+        draining=result.draining,
         duration_ms=round(duration_ms, 1),
     )

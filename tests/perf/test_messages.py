@@ -11,6 +11,9 @@ import pytest
 
 from ipvsproxy.cluster.events import ApiObject, Changed, ObjectRef
 from ipvsproxy.model import api_objects as api
+from ipvsproxy.model import real_servers
+from ipvsproxy.sync.lingering import CHECK_S
+from tests.builders import blob, vs_key
 from tests.clusters import NODE, Cluster, Node, Svc, cluster
 
 FEW, MANY = pytest.param(10, id="10 Services"), pytest.param(1000, id="1,000 Services")
@@ -44,9 +47,11 @@ def services(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def node(services: int) -> Node:
-    """A node that serves `shop(services)`."""
+    """A node that serves `shop(services)`, and to which nobody is connected."""
     node = synced(services)
+    node.fake.connections.clear()
     node.sync(shop(services))
+    node.pass_time(CHECK_S)
     return node
 
 
@@ -73,9 +78,55 @@ def test_a_first_sync_costs_a_message_for_each_server_and_address_and_two_for_th
     assert Node().sync(shop(services)) == services * (1 + ENDPOINTS + 1) + 2
 
 
-@pytest.mark.parametrize("endpoints", [pytest.param(11, id="one endpoint more"), pytest.param(9, id="one less")])
-def test_one_endpoint_is_one_message(node, services, endpoints):
-    assert node.sync(shop(services) | cluster(svc(3, endpoints))) == 1
+def test_one_endpoint_more_is_one_message(node, services):
+    assert node.sync(shop(services) | cluster(svc(3, ENDPOINTS + 1))) == 1
+
+
+@pytest.mark.parametrize(
+    "is_connected, messages",
+    [
+        pytest.param(False, 3, id="nobody is connected to: weight 0, the question, the deletion"),
+        pytest.param(True, 2, id="somebody is connected to: weight 0, the question"),
+    ],
+)
+def test_k37_one_endpoint_less_that(node, services, is_connected, messages):
+    connect(node, svc(3).endpoints[-1][0], is_connected=is_connected)
+
+    assert node.sync(shop(services) | cluster(svc(3, ENDPOINTS - 1))) == messages
+
+
+def test_what_drains_costs_a_message_each_time_it_is_looked_at_and_two_at_its_end(node, services):
+    leaving = svc(3).endpoints[-1][0]
+    connect(node, leaving)
+    node.sync(shop(services) | cluster(svc(3, ENDPOINTS - 1)))
+    costs = []
+    for is_connected in (True, False, False):
+        connect(node, leaving, is_connected=is_connected)
+        node.clock.now += CHECK_S
+        costs.append(node.sync())
+
+    assert costs == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "connections, messages",
+    [
+        pytest.param(0, 5, id="nobody is connected to: two entries, the question, virtual server and address"),
+        pytest.param(2, 2 + ENDPOINTS, id="somebody is connected to: an entry, the question, each real server"),
+    ],
+)
+def test_a_service_less_that(node, services, connections, messages):
+    for address, _ in svc(3).endpoints[:connections]:
+        connect(node, address)
+    rest = {ref: found for ref, found in shop(services).items() if "s3" not in ref.name.split("-")}
+
+    assert node.sync(rest) == messages
+
+
+def connect(node: Node, server: str, *, is_connected: bool = True) -> None:
+    """Whether a client is connected to this endpoint of the fourth Service."""
+    (address,) = svc(3).ips
+    node.fake.connections[vs_key(address, 80), real_servers.identity(blob((server, 8080)))] = int(is_connected)
 
 
 def test_one_endpoint_more_is_one_message_for_each_virtual_server_of_its_service(node, services):
@@ -134,6 +185,7 @@ HAIRPIN, NODE_PORT, ACCEPT, CLOSING, GUARD, RANGES = 1, 1, 3, 1, 1, 1  # sets
 LOCAL_SETS = 3  # load-balancer IPs, node ports and health check ports with policy Local
 SETS = HAIRPIN + NODE_PORT + ACCEPT + CLOSING
 MOVED = 2  # an external IP leaves one set for another
+LEAVING, ASKED = 2, 1  # a real server loses its weight, then goes; whether anybody is connected to any of them
 
 
 @pytest.fixture
@@ -155,12 +207,16 @@ def edge(services: int) -> Iterator[Node]:
         pytest.param(
             {"ports": ((81, "TCP"),)},
             # The node port stays, and leads to another port of the endpoints.
-            (FRONTENDS - 1) * (1 + ENDPOINTS + 1) + 2 * ENDPOINTS + 2 * HAIRPIN + 2 * ACCEPT,
+            (FRONTENDS - 1) * (1 + ENDPOINTS + ASKED + 1)
+            + (1 + LEAVING) * ENDPOINTS
+            + ASKED
+            + 2 * HAIRPIN
+            + 2 * ACCEPT,
             id="a port edited",
         ),
         pytest.param(
             {"external_policy": "Local", "health_port": 32100},
-            OUTSIDE * len(THERE) + LOCAL_SETS + MOVED,
+            OUTSIDE * (len(THERE) * LEAVING + ASKED) + LOCAL_SETS + MOVED,
             id="external policy Local: the endpoints elsewhere go",
         ),
         pytest.param(
@@ -168,7 +224,7 @@ def edge(services: int) -> Iterator[Node]:
             HAIRPIN + LOCAL_SETS + MOVED + GUARD,
             id="external policy Local without an endpoint here: no real server changes",
         ),
-        pytest.param({"internal_policy": "Local"}, len(THERE), id="internal policy Local"),
+        pytest.param({"internal_policy": "Local"}, len(THERE) * LEAVING + ASKED, id="internal policy Local"),
         pytest.param({"source_ranges": ("198.51.100.0/24",)}, RANGES + GUARD, id="a source range"),
         pytest.param({"node_ports": ()}, 1 + NODE_PORT, id="the node port goes"),
         pytest.param({"external_ips": ()}, 1 + 1 + 1 + CLOSING, id="an external IP goes"),
@@ -179,7 +235,7 @@ def test_a_change_of_a_service_costs_what_it_touches(edge, services, change, mes
 
 
 def test_a_service_costs_its_frontends_and_endpoints_when_it_comes_and_its_frontends_when_it_goes(edge, services):
-    assert edge.sync(shop(services)) == FRONTENDS + ADDRESSES + SETS
+    assert edge.sync(shop(services)) == FRONTENDS + ADDRESSES * (1 + ASKED) + SETS
 
     assert edge.sync(shop(services) | cluster(EDGE)) == FRONTENDS * (1 + ENDPOINTS) + ADDRESSES + SETS
 
@@ -199,7 +255,7 @@ def test_another_zone_of_the_node_costs_the_endpoints_that_hints_name(edge, serv
 
     edge.tracker.note(in_zone("b"))
 
-    assert edge.sync() == ENDPOINTS
+    assert edge.sync() == ENDPOINTS // 2 * (1 + LEAVING) + ASKED
 
 
 def hinted(found: ApiObject) -> ApiObject:

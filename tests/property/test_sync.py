@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
+from collections import Counter
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ipvsproxy.kernel.fake import FakeKernel
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
-from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, Verb, VirtualServer
+from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, Verb, VirtualServer, VirtualServerKey
+from ipvsproxy.sync.lingering import CHECK_S, GRACE_S
 from tests.builders import addr, blob, vs_key
 from tests.clusters import Cluster, Node, Svc, cluster
 from tests.witness import Witness, admitted, closed, open_without_server
@@ -30,6 +34,18 @@ FOREIGN = (vs_key("192.0.2.12", 8443), vs_key("192.0.2.99", 30080))
 FOREIGN_SERVERS = blob(("192.0.2.100", 80))
 ENTRIES = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
 RANGES = ("198.51.100.0/24", "198.51.100.7/32", "10.0.0.0/8", "2001:db8:5::/48", "0.0.0.0/0")
+DRAIN_S = 900.0
+
+
+class Connected(Counter[tuple[VirtualServerKey, bytes]]):
+    """Connections to the real servers with these addresses, whichever virtual server they are behind."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__()
+        self.addresses = frozenset(map(addr, addresses))
+
+    def __missing__(self, key: tuple[VirtualServerKey, bytes]) -> int:
+        return int(key[1][:-2] in self.addresses)  # the port is the rest
 
 
 class World(msgspec.Struct, frozen=True):
@@ -79,6 +95,11 @@ def clusters(draw):
     return cluster(*(draw(services(name)) for name in draw(some_of(("a", "b", "c")))))
 
 
+def connections():
+    """Now and then nobody is connected to anything, else to some."""
+    return some_of(ENDPOINTS).map(lambda addresses: Connected(*addresses))
+
+
 def hosts():
     return some_of(HOSTS)
 
@@ -106,6 +127,17 @@ def node_in(world: World, fake: FakeKernel | None = None, scheduler: str = "rr")
     node = Node(fake, scheduler=scheduler, host=world.host)
     node.tell(world.cluster)
     return node
+
+
+def connected(node: Node, connections: Connected) -> Node:
+    """The same node, with clients."""
+    node.fake.connections = connections
+    return node
+
+
+def settle(node: Node) -> None:
+    """All that drains has drained."""
+    node.pass_time(DRAIN_S + GRACE_S + CHECK_S)
 
 
 def live(node: Node, world: World) -> None:
@@ -166,9 +198,9 @@ def without_foreign(state: State) -> State:
     return found
 
 
-@given(histories())
-def test_a_second_sync_sends_nothing(history):
-    node = node_in(history[0])
+@given(histories(), connections())
+def test_a_second_sync_sends_nothing(history, connections):
+    node = connected(node_in(history[0]), connections)
     for world in history:
         live(node, world)
         assert node.sync() == 0
@@ -182,6 +214,21 @@ def test_incremental_equals_from_scratch(history):
     assert node.fake.state == fresh(history[-1])
 
 
+@given(histories(), connections(), st.sampled_from((0, 1, CHECK_S, DRAIN_S)), st.booleans())
+def test_incremental_equals_from_scratch_once_all_has_drained_and_nothing_is_left_to_do(
+    history, connections, pause_s, ends
+):
+    node = connected(node_in(history[0]), connections)
+    for world in history:
+        live(node, world)
+        node.pass_time(pause_s)
+    if ends:
+        node.fake.connections = Connected()
+    settle(node)
+    assert node.reconciler.sync().retry_at is None
+    assert node.fake.state == fresh(history[-1])
+
+
 @given(left_overs())
 def test_any_kernel_state_at_start_converges_in_one_sync(found):
     fake, now = found
@@ -189,10 +236,19 @@ def test_any_kernel_state_at_start_converges_in_one_sync(found):
     assert without_foreign(fake.state) == fresh(now)
 
 
-@given(left_overs(), hosts())
-def test_what_is_not_ours_is_never_touched(found, host):
+@given(left_overs(), connections())
+def test_any_kernel_state_at_start_converges_once_all_has_drained(found, connections):
     fake, now = found
-    live(node_in(now, fake), World(now.cluster, host))
+    settle(connected(node_in(now, fake), connections))
+    assert without_foreign(fake.state) == fresh(now)
+
+
+@given(left_overs(), hosts(), connections())
+def test_what_is_not_ours_is_never_touched(found, host, connections):
+    fake, now = found
+    node = connected(node_in(now, fake), connections)
+    live(node, World(now.cluster, host))
+    settle(node)
     for key in FOREIGN:
         assert fake.state[Kind.VIRTUAL_SERVER][key] == VirtualServer("wlc")
         assert fake.state[Kind.REAL_SERVER][key] == FOREIGN_SERVERS
@@ -207,19 +263,21 @@ def test_a_state_that_is_right_is_not_touched_at_start(found):
     assert fake.messages == before
 
 
-@given(histories(max_size=4))
-def test_k31_no_bound_port_is_accepted_without_a_virtual_server_after_any_message(history):
-    node = node_in(history[0])
+@given(histories(max_size=4), connections())
+def test_k31_no_bound_port_is_accepted_without_a_virtual_server_after_any_message(history, connections):
+    node = connected(node_in(history[0]), connections)
     for world in history:
         Witness(node.fake)
         live(node, world)
+    settle(node)
 
 
-@given(left_overs())
-def test_k31_holds_from_the_first_message_after_a_start_on_left_overs(found):
+@given(left_overs(), connections())
+def test_k31_holds_from_the_first_message_after_a_start_on_left_overs(found, connections):
     fake, now = found
+    fake.connections = connections
     Witness(fake)
-    node_in(now, fake).sync()
+    settle(node_in(now, fake))
 
 
 @given(left_overs(), st.data())
@@ -234,9 +292,9 @@ def test_k31_holds_after_a_start_whatever_single_addition_the_kernel_refuses(fou
     assert open_without_server(fake.state) == set()
 
 
-@given(worlds(), clusters(), st.integers(0, 30))
-def test_after_a_crash_at_any_message_the_next_start_leaves_what_a_fresh_one_would(world, after, messages):
-    node = node_in(world)
+@given(worlds(), clusters(), st.integers(0, 30), connections())
+def test_after_a_crash_at_any_message_the_next_start_leaves_what_a_fresh_one_would(world, after, messages, connections):
+    node = connected(node_in(world), connections)
     node.sync()
     left = iter(range(messages))
 
@@ -249,22 +307,22 @@ def test_after_a_crash_at_any_message_the_next_start_leaves_what_a_fresh_one_wou
         node.sync(after)
     node.fake.after_message = lambda: None
     now = World(after, world.host)
-    node_in(now, node.fake).sync()
+    settle(node_in(now, node.fake))
     assert node.fake.state == fresh(now)
 
 
-@given(histories())
-def test_k32_no_address_of_an_interface_is_bound_or_closed_unless_it_is_a_cluster_ip(history):
-    node = node_in(history[0])
+@given(histories(), connections())
+def test_k32_no_address_of_an_interface_is_bound_or_closed_unless_it_is_a_cluster_ip(history, connections):
+    node = connected(node_in(history[0]), connections)
     for world in history:
         live(node, world)
         state = node.fake.state
         assert not world.addresses & (set(state[Kind.ADDRESS]) | closed(state))
 
 
-@given(histories(max_size=4))
-def test_k34_what_is_served_before_and_after_a_sync_is_served_all_the_time(history):
-    node = node_in(history[0])
+@given(histories(max_size=4), connections())
+def test_k34_what_is_served_before_and_after_a_sync_is_served_all_the_time(history, connections):
+    node = connected(node_in(history[0]), connections)
     for world in history:
         witness = Witness(node.fake, world.addresses)
         live(node, world)
@@ -287,9 +345,11 @@ def balancers(draw):
     return draw(st.sampled_from(((old,), (young,), (old, young), (old, young))))
 
 
-@given(st.lists(balancers(), min_size=2, max_size=5))
-def test_k36_during_a_sync_nobody_is_let_in_who_is_not_before_or_after_and_nobody_kept_out_who_is_both_times(history):
-    node = Node()
+@given(st.lists(balancers(), min_size=2, max_size=5), connections())
+def test_k36_during_a_sync_nobody_is_let_in_who_is_not_before_or_after_and_nobody_kept_out_who_is_both_times(
+    history, connections
+):
+    node = connected(Node(), connections)
     for balancers_now in history:
         witness = Witness(node.fake)
         node.sync(cluster(*balancers_now))
@@ -312,9 +372,10 @@ def state_of(service: Svc) -> State:
     return node.fake.state
 
 
-@given(left_overs())
-def test_k34_what_a_former_run_served_is_served_through_the_start(found):
+@given(left_overs(), connections())
+def test_k34_what_a_former_run_served_is_served_through_the_start(found, connections):
     fake, now = found
+    fake.connections = connections
     witness = Witness(fake, now.addresses)
     node_in(now, fake).sync()
     witness.check()
@@ -355,9 +416,9 @@ def _same_front(key, *states):
     }
 
 
-@given(worlds(), worlds(), st.sampled_from((errno.ENOBUFS, errno.ETIMEDOUT)), st.booleans())
-def test_lost_answers_are_made_good_by_reading_again(first, second, number, is_carried_out):
-    node = node_in(first)
+@given(worlds(), worlds(), st.sampled_from((errno.ENOBUFS, errno.ETIMEDOUT)), st.booleans(), connections())
+def test_lost_answers_are_made_good_by_reading_again(first, second, number, is_carried_out, connections):
+    node = connected(node_in(first), connections)
     node.sync()
     real = node.fake.kernel.ipvs.apply
     node.fake.kernel.ipvs.apply = lambda operations: [  # type: ignore[method-assign]
@@ -366,7 +427,7 @@ def test_lost_answers_are_made_good_by_reading_again(first, second, number, is_c
     live(node, second)
     node.fake.kernel.ipvs.apply = real  # type: ignore[method-assign]
     node.clock.now += 3600
-    node.sync()
+    settle(node)
     assert node.fake.state == fresh(second)
 
 
@@ -377,3 +438,25 @@ def test_the_witness_can_see_a_fault():
     assert open_without_server(state) == set()
     state[Kind.VIRTUAL_SERVER].clear()
     assert open_without_server(state) == {vs_key("10.96.0.20", 80)}
+
+
+@given(histories(), connections())
+def test_k08_what_has_connections_goes_only_when_its_time_is_up_or_its_address_is_taken(history, connections):
+    """A connection of TCP through an address that stays bound ends in no other way."""
+    node = connected(node_in(history[0]), connections)
+    for world in history:
+        before = connected_servers(node)
+        live(node, world)
+        lost = before - connected_servers(node)
+        assert not {key for key, _ in lost if key.address in node.fake.state[Kind.ADDRESS]}
+
+
+def connected_servers(node: Node) -> set[tuple[VirtualServerKey, bytes]]:
+    """Each real server of TCP that a client is connected to, on kube-ipvs0."""
+    return {
+        (key, identity)
+        for key, blob in node.fake.state[Kind.REAL_SERVER].items()
+        if key.protocol is Protocol.TCP and key.address in node.fake.state[Kind.ADDRESS]
+        for identity in map(real_servers.identity, real_servers.split(blob, len(key.address)))
+        if node.fake.connections[key, identity]
+    }

@@ -90,14 +90,15 @@ def test_an_event_that_changes_nothing_sends_nothing():
 
 
 @pytest.mark.parametrize("count", [pytest.param(10, id="among 10 Services"), pytest.param(1000, id="among 1000")])
-def test_k37_one_endpoint_more_or_less_is_one_message(count):
+def test_k37_one_endpoint_more_is_one_message_and_one_less_three(count):
+    """Weight 0, the question whether anything is connected, the deletion."""
     node = Node()
     node.sync(many(count, "10.244.1.5"))
     assert node.sync(many(count, "10.244.1.5", "10.244.2.5")) == 1
     assert node.fake.state[Kind.REAL_SERVER][vs_key("10.96.0.1", 80)] == blob(
         ("10.244.1.5", 8080), ("10.244.2.5", 8080)
     )
-    assert node.sync(many(count, "10.244.1.5")) == 1
+    assert node.sync(many(count, "10.244.1.5")) == 3
 
 
 def test_one_endpoint_more_behind_two_ports_in_two_families_is_one_message_for_each_virtual_server_of_its_family():
@@ -107,10 +108,11 @@ def test_one_endpoint_more_behind_two_ports_in_two_families_is_one_message_for_e
     assert node.sync(cluster(Svc("a", DUAL, ports, (*SIX_ENDPOINTS, ("10.244.2.5", True))))) == 2
 
 
-def test_an_endpoint_that_changes_its_readiness_is_one_message():
+def test_an_endpoint_that_becomes_ready_is_one_message_and_one_that_is_no_longer_three():
     node = Node()
-    node.sync(cluster(Svc("a", endpoints=(("10.244.1.5", True), ("10.244.2.5", True)))))
-    assert node.sync(cluster(Svc("a", endpoints=(("10.244.1.5", True), ("10.244.2.5", False))))) == 1
+    one, both = (cluster(Svc("a", endpoints=(("10.244.1.5", True), ("10.244.2.5", is_2)))) for is_2 in (False, True))
+    node.sync(one)
+    assert [node.sync(both), node.sync(one)] == [1, 3]
 
 
 def test_a_change_that_was_undone_before_the_sync_sends_nothing():
@@ -196,14 +198,15 @@ def test_a_service_comes_from_the_inside_out_and_goes_from_the_outside_in():
     ]
 
 
-def test_a_real_server_is_added_before_another_one_is_deleted():
+def test_a_real_server_is_added_before_another_one_loses_its_weight_and_goes():
     node = Node()
     node.sync(cluster(Svc("a", endpoints=(("10.244.1.5", True),))))
     key = vs_key("10.96.0.20", 80)
     seen = []
     node.fake.after_message = lambda: seen.append(node.fake.state[Kind.REAL_SERVER][key])
     node.sync(cluster(Svc("a", endpoints=(("10.244.2.5", True),))))
-    assert seen == [blob(("10.244.1.5", 8080), ("10.244.2.5", 8080)), blob(("10.244.2.5", 8080))]
+    both, drained = (blob(("10.244.1.5", 8080, weight), ("10.244.2.5", 8080)) for weight in (1, 0))
+    assert seen == [both, drained, drained, blob(("10.244.2.5", 8080))]  # asked in between
 
 
 # The known reports
@@ -225,7 +228,8 @@ def test_k19_a_port_that_goes_leaves_the_address_and_the_other_port_alone(before
     node.fake.after_message = lambda: moments.append(
         (VIP in node.fake.state[Kind.ADDRESS], kept in served(node.fake.state))
     )
-    assert node.sync(cluster(Svc("a", ports=after))) == 2  # the accept entry and the virtual server of the other port
+    # The accept entry and the virtual server of the other port, and the question whether anything is connected to it.
+    assert node.sync(cluster(Svc("a", ports=after))) == 3
     assert set(moments) == {(True, True)}
     assert set(node.fake.state[Kind.VIRTUAL_SERVER]) == {kept}
 

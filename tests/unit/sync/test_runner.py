@@ -9,11 +9,13 @@ import pytest
 from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Rejected
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.sync.lingering import CHECK_S
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
-from tests.builders import FakeClock, vs_key
+from tests.builders import FakeClock, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import served
 
@@ -62,7 +64,7 @@ class RecordedReconciler:
         self.synced_at.append(self.clock.now)
         self.clock.now += self.duration_s
         retry_at = self.retries.pop(0) if self.retries else None
-        return SyncResult(services=1, operations=2, refused=3, waiting=4, retry_at=retry_at)
+        return SyncResult(services=1, operations=2, refused=3, waiting=4, retry_at=retry_at, draining=5)
 
     def device_changed(self, event: DeviceChanged) -> bool:
         self.device_changes.append(event)
@@ -152,9 +154,29 @@ def test_each_sync_is_one_line(events):
             "operations": 2,
             "refused": 3,
             "waiting": 4,
+            "draining": 5,
             "duration_ms": 3.1,
         }
     ]
+
+
+def test_a_look_at_what_drains_is_a_line_only_if_it_found_something_to_do(events):
+    node = Node()
+    node.sync(cluster(Svc("a", endpoints=(("10.244.1.5", True), ("10.244.2.5", True)))))
+    node.fake.connections[KEY, real_servers.identity(blob(("10.244.1.5", 8080)))] = 1
+    node.tell(cluster(Svc("a", endpoints=(("10.244.2.5", True),))))
+
+    class Inbox(ScriptedInbox):
+        def get(self, timeout_s):
+            message = super().get(timeout_s)
+            if self.clock.now > 2 * CHECK_S:
+                node.fake.connections.clear()
+            return message
+
+    inbox = Inbox(node.clock, (1.0, EVENT), (3 * CHECK_S, Signal.STOP))
+    Runner(inbox, node.tracker, node.reconciler, node.clock, Periods()).run()
+    told = [(event["log_level"], event["draining"]) for event in events if event["event"] == "sync_finished"]
+    assert told == [("info", 1), ("debug", 1), ("info", 0)]
 
 
 def test_what_a_sync_raises_ends_the_loop():
