@@ -10,7 +10,7 @@ elsewhere (sync/lingering.py): here it is wanted until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias, cast
 
@@ -72,10 +72,14 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
 
     `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
     """
+    operations = list(operations)
+    reopened = _reopened(operations)
 
     def phase(operation: Operation) -> float:
         if operation.kind is Kind.REAL_SERVER and _takes_weight_away(operation):
             return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
+        if _loses_source(operation) in reopened:
+            return PHASE[Kind.ACCEPT_ENTRY, Verb.ADD] + _BEFORE  # nobody comes in by what a former Service allowed
         if operation.kind is not Kind.ACCEPT_ENTRY or not isinstance(operation.key, SetEntry):
             return PHASE[operation.kind, operation.verb]
         if not is_bound(operation.key.address):
@@ -96,6 +100,26 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
 def _takes_weight_away(operation: Operation) -> bool:
     record = operation.settings
     return operation.verb is Verb.EDIT and isinstance(record, bytes) and real_servers.is_drained(record)
+
+
+def _reopened(operations: Sequence[Operation]) -> frozenset[VirtualServerKey | None]:
+    """Frontends that are accepted from now on and lose sources: those of a former Service, whose streams drained."""
+    losing = {key for operation in operations if (key := _loses_source(operation)) is not None}
+    if not losing:
+        return frozenset()
+    return frozenset(losing) & {
+        accepted_by(operation.key)
+        for operation in operations
+        if operation.kind is Kind.ACCEPT_ENTRY and operation.verb is Verb.ADD and isinstance(operation.key, SetEntry)
+    }
+
+
+def _loses_source(operation: Operation) -> VirtualServerKey | None:
+    """The frontend that an operation takes an allowed source away from; None where it is about something else."""
+    if operation.kind is not Kind.SUPPORT_ENTRY or operation.verb is not Verb.DELETE:
+        return None
+    entry = operation.key
+    return accepted_by(entry) if isinstance(entry, SetEntry) and entry.second else None
 
 
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:

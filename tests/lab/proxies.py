@@ -108,6 +108,14 @@ class Proxy:
         """The next sync that took up changes of Services and carried all of them out."""
         return self.wait_for("sync_finished", lambda line: line["services"] > 0 and not line["refused"])
 
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Back when it is so. Raises LogTimeoutError."""
+        deadline = time.monotonic() + WAIT_S
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise LogTimeoutError(f"ipvsproxy did not bring about what was waited for. Its log:\n{self.text()}")
+            time.sleep(LOOK_AGAIN_S)
+
 
 @contextlib.contextmanager
 def _kept(proxy: Proxy) -> Iterator[Proxy]:

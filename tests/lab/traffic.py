@@ -137,21 +137,39 @@ def get(host: Namespace, address: str, port: int = 80) -> Answer:
     return _read(body)
 
 
-def ask(host: Namespace, address: str, port: int, transport: Transport = Transport.TCP) -> Answer:
+def ask(
+    host: Namespace, address: str, port: int, transport: Transport = Transport.TCP, *, aborts: bool = False
+) -> Answer:
     """Ask once on a new socket. Raises OSError: refused, reset, timed out, unreachable."""
-    with Conversation(host, address, port, transport) as talk:
+    with Conversation(host, address, port, transport, aborts=aborts) as talk:
         return talk.ask()
+
+
+@contextlib.contextmanager
+def stream_to(server: str, host: Namespace, address: str, port: int) -> Iterator[Conversation]:
+    """A TCP stream that this server holds, however many others have their turn before. Ends by a reset."""
+    while True:
+        with Conversation(host, address, port, aborts=True) as talk:
+            if talk.ask().server == server:
+                yield talk
+                return
 
 
 @dataclass(slots=True)
 class Conversation:
-    """A connected socket, held as long as the `with` block. Everything raises OSError."""
+    """A connected socket, held as long as the `with` block. Everything raises OSError.
+
+    `source_port`: one that may have been used before. `aborts`: it ends by a reset, which IPVS forgets after ten
+    seconds instead of two minutes.
+    """
 
     host: Namespace
     address: str
     port: int
     transport: Transport = Transport.TCP
     timeout_s: float = TIMEOUT_S
+    source_port: int = 0
+    aborts: bool = False
     _socket: socket.socket = field(init=False)
 
     def __enter__(self) -> Self:
@@ -160,6 +178,11 @@ class Conversation:
         try:
             if self.transport is Transport.SCTP:  # else it tells the server of all its addresses, past any NAT
                 self._socket.bind((_source(self.host, self.address), 0))
+            if self.source_port:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._socket.bind(("", self.source_port))
+            if self.aborts:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))
             self._socket.connect((self.address, self.port))
         except BaseException:
             self._socket.close()

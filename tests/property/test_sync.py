@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.addr import PackedAddr
+from ipvsproxy.model.addr import PackedAddr, format_addr
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, Verb, VirtualServer, VirtualServerKey
 from ipvsproxy.sync.lingering import CHECK_S, GRACE_S
@@ -43,6 +43,9 @@ class Connected(Counter[tuple[VirtualServerKey, bytes]]):
     def __init__(self, *addresses: str) -> None:
         super().__init__()
         self.addresses = frozenset(map(addr, addresses))
+
+    def __repr__(self) -> str:
+        return f"Connected({', '.join(map(repr, map(format_addr, self.addresses)))})"
 
     def __missing__(self, key: tuple[VirtualServerKey, bytes]) -> int:
         return int(key[1][:-2] in self.addresses)  # the port is the rest

@@ -25,7 +25,12 @@ from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from tests.clusters import Svc, cluster
 from tests.lab.hosts import NODE_NAME, Cluster, Namespace
 from tests.lab.proxies import LOOK_AGAIN_S, LogLine, Manifests, Proxy, fork
+from tests.lab.traffic import Servers, Transport
+from tests.vm.places import A1, A2, A3, B1
 
+PODS = {"a1": A1, "a2": A2, "a3": A3}
+PORTS = (8080, 8443, 8053)
+"""What Svc of tests/clusters.py makes of ports 80, 443 and 53."""
 API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 LOCAL_PODS = ("10.244.1.", "2001:db8:244:1::")
 
@@ -62,6 +67,22 @@ def manifest(*services: Svc) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
+@contextlib.contextmanager
+def small_cluster() -> Iterator[Cluster]:
+    """The node with pods a1, a2, a3, the pod b1 on another node, and a client outside; every pod answers."""
+    with Cluster() as hosts, Servers() as servers:
+        places = [(name, hosts.add_pod(name, *addresses), addresses) for name, addresses in PODS.items()]
+        places.append(("b1", hosts.add_remote(*B1), B1))
+        hosts.add_outside()
+        for name, host, addresses in places:
+            for address in addresses:
+                for port in PORTS:
+                    for transport in (Transport.TCP, Transport.UDP):
+                        servers.listen(host, name, address, port, transport)
+        servers.start()
+        yield hosts
+
+
 class ProxyNode:
     """The node of a cluster with ipvsproxy on it, following a folder."""
 
@@ -93,6 +114,16 @@ class ProxyNode:
             assert self.proxy.exit_code is None, self.proxy.text()
             yield None
             time.sleep(LOOK_AGAIN_S)
+
+
+@contextlib.contextmanager
+def proxy_node(hosts: Cluster, folder: Path, *flags: str) -> Iterator[ProxyNode]:
+    """The node of `hosts` with a proxy at work that has no Services yet."""
+    manifests = Manifests(folder / "manifests")
+    with proxy_on(hosts.node, folder, flags=(*FLAGS, *flags)) as proxy:
+        proxy.wait_for("sync_finished")
+        yield ProxyNode(hosts, manifests, proxy)
+        assert proxy.stop() == 0
 
 
 @contextlib.contextmanager
@@ -188,6 +219,16 @@ class KilledError(Exception):
 def virtual_servers(host: Namespace) -> list[str]:
     """`ipvsadm -S -n`, sorted: the kernel's order is its hash table's."""
     return sorted(line.rstrip() for line in host.run("ipvsadm", "-S", "-n").splitlines())
+
+
+def weights(host: Namespace, address: str, port: int = 80) -> dict[str, int] | None:
+    """Each real server behind this address and TCP port with its weight; None without the virtual server."""
+    front = f"-t {f'[{address}]' if ':' in address else address}:{port} "
+    lines = [line for line in virtual_servers(host) if front in line]
+    found = {}
+    for words in (line.split() for line in lines if line.startswith("-a ")):
+        found[words[4].rpartition(":")[0].strip("[]")] = int(words[7])
+    return found if lines else None
 
 
 def bound(host: Namespace) -> set[str]:

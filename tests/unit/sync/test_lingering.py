@@ -367,6 +367,19 @@ def test_k36_source_ranges_stand_until_a_virtual_server_without_connections_has_
     assert key not in node.fake.state[Kind.VIRTUAL_SERVER]
 
 
+def test_k36_a_service_at_the_address_of_one_that_drains_lets_nobody_in_by_its_source_ranges():
+    node = Node()
+    node.sync(cluster(web(A, ingress=((EXTERNAL, "VIP"),), source_ranges=("198.51.100.0/24",))))
+    key = vs_key(EXTERNAL, 80)
+    connect(node.fake, A, key=key)
+    node.sync(NOBODY)
+    witness = Witness(node.fake)
+    other = Svc("other", ("10.96.0.21",), ingress=((EXTERNAL, "VIP"),), source_ranges=("198.51.100.7/32",))
+    node.sync(cluster(other))
+    witness.check_sources()
+    assert admitted(node.fake.state, key) == {addr("198.51.100.7")}
+
+
 def test_k36_a_start_keeps_the_source_ranges_of_what_drains():
     node = Node()
     node.sync(cluster(web(A, ingress=((EXTERNAL, "VIP"),), source_ranges=("198.51.100.0/24",))))
