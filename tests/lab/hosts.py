@@ -1,11 +1,11 @@
 """Test hosts: network namespaces with addresses and links between them, as a small cluster looks from one node.
 
-                        wire (a switch)
-        192.0.2.11 │       │ 192.0.2.12     │ 198.51.100.7
-                 node    remote           outside
-                   │     (pods on lo)
-              cni0 │ bridge, hairpin ports
-            pod  pod  pod
+                           wire (a switch)
+           192.0.2.11 │       │ 192.0.2.12     │ 198.51.100.7
+                    node    remote           outside
+                      │       │
+                 cni0 │       │ cni0    bridges, hairpin ports
+            pod  pod  pod     b1
 
 No namespace has a name: each lives as long as its open descriptor, so nothing stays behind whatever happens to us.
 Programs that should run in one are started while the calling thread is inside. All of it takes root.
@@ -22,11 +22,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 _COMMAND_TIMEOUT_S = 120  # a safety limit: under emulation a command may take a second
+
+Interface: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 BRIDGE = "cni0"
 NODE_NAME = "n1"
@@ -121,11 +123,6 @@ class Networks:
     services: tuple[str, ...] = ("10.96.0.0/16", "2001:db8:96::/112")
     external: tuple[str, ...] = ("203.0.113.0/24", "2001:db8:113::/64")
 
-    def gateway(self, family: int) -> str:
-        """The bridge's own address among the pods, with its prefix length: the last one that can be used."""
-        network = next(net for net in map(ipaddress.ip_network, self.pods) if net.version == family)
-        return f"{network[-2]}/{network.prefixlen}"
-
 
 NODE_ADDRESSES = ("192.0.2.11", "2001:db8:1::11")
 REMOTE_ADDRESSES = ("192.0.2.12", "2001:db8:1::12")
@@ -161,34 +158,23 @@ class Cluster:
 
     def add_pod(self, name: str, *addresses: str) -> Namespace:
         """A pod on the node's bridge, whose port sends packets back where they came from (hairpin), as CNIs set it."""
-        pod = self._namespace(name)
-        port = self._link(self.node, pod)
-        gateways = {version_of(address): self.networks.gateway(version_of(address)) for address in addresses}
-        self.node.ip(f"link set {port} master {BRIDGE} up", f"link set {port} type bridge_slave hairpin on")
-        pod.ip(
-            "link set eth0 up",
-            *(f"addr add {with_prefix(address, gateways)} dev eth0 nodad" for address in addresses),
-            *(f"route add default via {gateways[version_of(address)].partition('/')[0]}" for address in addresses),
-        )
-        return pod
+        return self._pod(name, addresses, self.node, self.networks.pods)
 
     def add_remote(self, *pod_addresses: str) -> Namespace:
-        """Another node whose pods are addresses of its loopback device; the node has a route to them."""
+        """Another node, remote, with one pod, b1, which is returned. Both nodes have a route to each other's pods."""
         remote = self._attach("remote", REMOTE_ADDRESSES)
-        remote.ip(
-            *(f"addr add {address} dev lo nodad" for address in pod_addresses),
-            *_routes(self.networks.pods, NODE_ADDRESSES),
-            *self._routes_to_services(),
-        )
+        _make_bridge(remote, self.networks.remote_pods)
+        remote.ip(*_routes(self.networks.pods, NODE_ADDRESSES), *self._routes_to_services())
         self.node.ip(*_routes(self.networks.remote_pods, REMOTE_ADDRESSES))
-        return remote
+        return self._pod("b1", pod_addresses, remote, self.networks.remote_pods)
 
     def add_outside(self) -> Namespace:
         """A client that belongs to no cluster, whose way to the Services leads to the node."""
         outside = self._attach("outside", OUTSIDE_ADDRESSES)
         outside.ip(*(f"route add {prefix} dev eth0" for prefix in _UNDERLAY))
         outside.ip(*self._routes_to_services())
-        self.node.ip(*(f"route add {address} dev eth0" for address in OUTSIDE_ADDRESSES))
+        for host in (self.node, *([self["remote"]] if "remote" in self._hosts else [])):
+            host.ip(*(f"route add {address} dev eth0" for address in OUTSIDE_ADDRESSES))
         return outside
 
     def __getitem__(self, name: str) -> Namespace:
@@ -206,18 +192,24 @@ class Cluster:
     def _make_node(self) -> None:
         """The bridge. Its traffic must pass the rules: the way back from a pod to a pod through a VIP is bridged."""
         subprocess.run(["modprobe", "-qa", "br_netfilter"], check=False)  # built in on some kernels
-        gateways = [self.networks.gateway(version_of(prefix.partition("/")[0])) for prefix in self.networks.pods]
-        self.node.ip(
-            f"link add {BRIDGE} type bridge forward_delay 0",
-            f"link set {BRIDGE} up",
-            *(f"addr add {address} dev {BRIDGE} nodad" for address in gateways),
-        )
-        for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
-            self.node.set_sysctl(f"net/{setting}", "1")
+        _make_bridge(self.node, self.networks.pods)
         for setting in ("iptables", "ip6tables"):
             self.node.set_sysctl(f"net/bridge/bridge-nf-call-{setting}", "1")
         for setting in ("ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"):
             self.node.set_sysctl(f"net/{setting}", "0")  # tests provoke more refusals a second than it would send
+
+    def _pod(self, name: str, addresses: Sequence[str], node: Namespace, prefixes: Sequence[str]) -> Namespace:
+        pod = self._namespace(name)
+        port = self._link(node, pod)
+        node.ip(f"link set {port} master {BRIDGE} up", f"link set {port} type bridge_slave hairpin on")
+        gateways: dict[int, Interface] = {gateway.version: gateway for gateway in map(_gateway, prefixes)}
+        reached = [(address, gateways[version_of(address)]) for address in addresses]
+        pod.ip(
+            "link set eth0 up",
+            *(f"addr add {address}/{gateway.network.prefixlen} dev eth0 nodad" for address, gateway in reached),
+            *(f"route add default via {gateway.ip}" for _, gateway in reached),
+        )
+        return pod
 
     def _attach(self, name: str, addresses: Sequence[str]) -> Namespace:
         """A host on the wire."""
@@ -255,9 +247,21 @@ def version_of(address: str) -> int:
     return ipaddress.ip_address(address).version
 
 
-def with_prefix(address: str, gateways: dict[int, str]) -> str:
-    """The address with the prefix length of its gateway."""
-    return f"{address}/{gateways[version_of(address)].partition('/')[2]}"
+def _gateway(prefix: str) -> Interface:
+    """The bridge's own address among the pods: the last one that can be used."""
+    network = ipaddress.ip_network(prefix)
+    return ipaddress.ip_interface(f"{network[-2]}/{network.prefixlen}")
+
+
+def _make_bridge(node: Namespace, prefixes: Sequence[str]) -> None:
+    """The bridge of a node's pods, and the node forwards."""
+    node.ip(
+        f"link add {BRIDGE} type bridge forward_delay 0",
+        f"link set {BRIDGE} up",
+        *(f"addr add {gateway} dev {BRIDGE} nodad" for gateway in map(_gateway, prefixes)),
+    )
+    for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+        node.set_sysctl(f"net/{setting}", "1")
 
 
 def _routes(prefixes: Sequence[str], gateways: Sequence[str]) -> list[str]:

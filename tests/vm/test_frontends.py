@@ -102,7 +102,7 @@ def _sctp(hosts: Cluster) -> Iterator[None]:
         if error.errno != errno.EPROTONOSUPPORT:
             raise
         pytest.skip("this kernel has no SCTP sockets")
-    places = (("a1", hosts["a1"], A1), ("a2", hosts["a2"], A2), ("b1", hosts["remote"], B1))
+    places = (("a1", hosts["a1"], A1), ("a2", hosts["a2"], A2), ("b1", hosts["b1"], B1))
     with serving(*((host, name, address, 8132, Transport.SCTP) for name, host, pod in places for address in pod)):
         yield
 
