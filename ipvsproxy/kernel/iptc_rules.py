@@ -43,6 +43,7 @@ from ipvsproxy.plan.rule_parse import UNRECOGNISED, unrecognised
 if TYPE_CHECKING:
     import iptc
 
+_OF_TWO_WORDS = frozenset({"--match-set", "--tcp-flags"})
 _PROTOCOL_WORDS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
 _PROTOCOL_NUMBERS = {word: number for number, word in _PROTOCOL_WORDS.items()}
 _INVERT_IN_INTERFACE = 0x01  # IPT_INV_VIA_IN and IP6T_INV_VIA_IN
@@ -56,7 +57,9 @@ _MASQUERADE = "MASQUERADE"
 _MASQUERADE_DATA = {Family.IPV4: struct.Struct("=II16x"), Family.IPV6: struct.Struct("=I36x")}
 _VERDICTS = ("ACCEPT", "DROP", "RETURN")
 # Only these are loaded for reading: loading some others for a second family ends the process, see MASQUERADE above.
-_READ_MATCHES = frozenset({"comment", "set", "mark", "conntrack", "addrtype", "physdev", "icmp", "icmp6", "ipvs"})
+_READ_MATCHES = frozenset(
+    {"comment", "set", "mark", "conntrack", "addrtype", "physdev", "icmp", "icmp6", "ipvs", "tcp"}
+)
 _READ_TARGETS = frozenset({"MARK", "REJECT"})
 
 
@@ -209,7 +212,7 @@ class RuleCodec:
 
     def _set_options(self, extension: iptc.Match | iptc.Target, options: tuple[Option, ...], rule: Rule) -> None:
         for option in options:
-            words = option.value.split(" ") if option.name == "--match-set" else [option.value] if option.value else []
+            words = option.value.split(" ") if option.name in _OF_TWO_WORDS else [option.value] if option.value else []
             try:
                 extension.set_parameter(option.name.removeprefix("--"), ["!", *words] if option.negated else words)
             except (self._iptc.XTablesError, ValueError, AttributeError, IndexError) as error:

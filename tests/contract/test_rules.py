@@ -31,6 +31,7 @@ from ipvsproxy.modes.ipvs.rules import LocalTraffic, RuleOptions, rule_objects
 from ipvsproxy.modes.ipvs.sets import BITMAP_PORT, ENTRY_KIND_BY_NAME, SETS
 from ipvsproxy.plan.rule_text import canonical_layer, layer_text
 
+OF_TWO_WORDS = {"--match-set", "--tcp-flags"}
 POD_NETWORKS = tuple(filter(None, (parse_cidr("10.244.0.0/16"), parse_cidr("fd00:10:244::/56"))))
 VARIANTS = {
     "local traffic told by network": RuleOptions(local=LocalTraffic(cidrs=POD_NETWORKS)),
@@ -214,7 +215,7 @@ def _words(rule: Rule) -> list[str]:
     for match in rule.matches:
         words += ["-m", match.name]
         for option in match.options:
-            words += [option.name, *(option.value.split() if option.name == "--match-set" else [option.value])]
+            words += [option.name, *(option.value.split() if option.name in OF_TWO_WORDS else [option.value])]
     return [*words, "-j", rule.target]
 
 

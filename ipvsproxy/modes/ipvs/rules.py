@@ -202,7 +202,7 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
             Rule(NODE_PORT, "ACCEPT", _commented(family, sets.HEALTH_CHECK_NODE_PORT, "dst")),  # f8
             *(_node_port_accepts(family, options) if options.accepts else ()),
             Rule(PROXY_FIREWALL, SOURCE_RANGES, _commented(family, sets.LOAD_BALANCER_FW, "dst,dst")),  # f1
-            _no_local_endpoints(family, options),
+            *_no_local_endpoints(family, options),
             Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_CIDR, "dst,dst,src")),  # f2
             Rule(SOURCE_RANGES, "RETURN", _commented(family, sets.LOAD_BALANCER_SOURCE_IP, "dst,dst,src")),  # f3
             Rule(SOURCE_RANGES, "DROP"),  # f4
@@ -211,15 +211,19 @@ def filter_layer(family: Family, options: RuleOptions) -> RuleLayer:
     )
 
 
-def _no_local_endpoints(family: Family, options: RuleOptions) -> Rule:
+def _no_local_endpoints(family: Family, options: RuleOptions) -> tuple[Rule, Rule]:
     """External policy Local and no endpoint here: dropped, unless it comes from the node's pods (K25).
 
-    New connections only: those to an endpoint that has just left this node go on while it drains (K08).
-    What the node itself sends never comes by here: IPVS takes it on its way out.
+    What the node itself sends never comes by here: IPVS takes it on its way out. Only the beginning of a TCP stream is
+    dropped: one that is open still belongs to a real server that drains, or else must hear a reset and not silence.
     """
     source, interface = _from_elsewhere(family, options)
-    matches = (*_commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst"), _state("NEW"))
-    return Rule(PROXY_FIREWALL, "DROP", matches, source=source, in_interface=interface)
+    matches = _commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst")
+    goes_on = Match("tcp", (Option("--tcp-flags", "FIN,SYN,RST,ACK SYN", negated=True),))
+    return (
+        Rule(PROXY_FIREWALL, "RETURN", (*matches, goes_on), protocol="tcp"),
+        Rule(PROXY_FIREWALL, "DROP", matches, source=source, in_interface=interface),
+    )
 
 
 def _node_port_accepts(family: Family, options: RuleOptions) -> tuple[Rule, ...]:

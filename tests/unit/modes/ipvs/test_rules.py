@@ -113,7 +113,7 @@ def test_a_comment_on_a_rule_about_a_set_is_the_sets_own(family):
             first = next(o.value for match in rule.matches for o in match.options if o.name == "--match-set")
             assert options["--comment"] == by_name[first.split()[0]]
             checked += 1
-    assert checked == 25
+    assert checked == 26
 
 
 # Order
@@ -235,8 +235,9 @@ def test_k02_a_family_without_a_network_of_its_own_masquerades_what_the_node_sen
 def test_k25_what_comes_from_outside_for_no_local_endpoint_is_dropped_and_the_rest_masqueraded(options, before, family):
     cidr = BOTH_CIDRS[0] if family is Family.IPV4 else BOTH_CIDRS[1]
     match = f'-m comment --comment "{sets.COMMENTS[NO_LOCAL]}" -m set --match-set {set_name(NO_LOCAL, family)} dst,dst'
-    drop = f"-A KUBE-PROXY-FIREWALL {before.format(cidr=cidr)}{match} -m conntrack --ctstate NEW -j DROP"
-    assert drop in texts(filtering(family, **options), "KUBE-PROXY-FIREWALL")
+    drop = f"-A KUBE-PROXY-FIREWALL {before.format(cidr=cidr)}{match} -j DROP"
+    goes_on = f"-A KUBE-PROXY-FIREWALL -p tcp {match} -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN"
+    assert texts(filtering(family, **options), "KUBE-PROXY-FIREWALL")[1:] == [goes_on, drop]
     assert f"-A KUBE-SERVICES {match} -j KUBE-MARK-MASQ" == texts(nat(family, **options), "KUBE-SERVICES")[1]
 
 
