@@ -21,6 +21,7 @@ from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.daemon import QueueInbox
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.event_recorder import ApiEventSink, EventRecorder
 from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
@@ -77,12 +78,14 @@ def node_with(kubeconfig: Path) -> Iterator[Node]:
     mode = IpvsMode(IpvsOptions(ServiceOptions(families, "rr"), RuleOptions()))
     reconciler = Reconciler(fake.kernel, tracker, mode, SystemClock())
     reconciler.other_nodes = other_nodes
+    recorder = EventRecorder(ApiEventSink(server), NODE, SystemClock())
+    reconciler.tell = recorder.record
     reconciler.start()
     watches = [Watch(server, resource, SystemClock()) for resource in watched(NODE)]
     runner = Runner(inbox, tracker, reconciler, SystemClock(), Periods())
     sources = (*watches, other_nodes)
     threads = [threading.Thread(target=partial(source.run, inbox.deliver)) for source in sources]
-    threads.append(threading.Thread(target=runner.run))
+    threads += [threading.Thread(target=runner.run), threading.Thread(target=recorder.run)]
     for thread in threads:
         thread.start()
     try:
@@ -91,6 +94,7 @@ def node_with(kubeconfig: Path) -> Iterator[Node]:
         for source in sources:
             source.stop()
         inbox.put(Signal.STOP)
+        recorder.stop()
         for thread in threads:
             thread.join(LIMIT_S)
             assert not thread.is_alive()

@@ -1,0 +1,30 @@
+"""Events, as the real API server takes and shows them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.api.node import NODE, Objects, node_with
+from tests.kube.following import eventually
+from tests.lab.apiserver import ControlPlane
+
+
+def test_the_younger_of_two_services_with_one_external_ip_shows_why_it_is_not_served(
+    plane: ControlPlane, objects: Objects
+):
+    older, _ = objects.service(externalIPs=["203.0.113.77"])
+    younger, address = objects.service(externalIPs=["203.0.113.77"])
+
+    def told() -> list[dict]:
+        selector = f"--field-selector=regarding.name={younger}"
+        return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
+
+    with node_with(plane.kubeconfig) as node:
+        node.wait_for(address, f"-A -t {address}:80 -s rr")
+        eventually(lambda: bool(told()))
+    (event,) = told()
+    service = json.loads(plane.kubectl("get", "service", younger, "-o", "json"))
+    assert event["regarding"]["uid"] == service["metadata"]["uid"]
+    assert (event["reason"], event["type"]) == ("FrontendTaken", "Warning")
+    assert f"203.0.113.77:80/TCP is served for Service default/{older}" in event["note"]
+    assert event["reportingInstance"] == f"ipvsproxy-{NODE}"
