@@ -90,6 +90,7 @@ def services(draw, name):
         node_ports=tuple(draw(st.sampled_from(NODE_PORTS)) for _ in ports),
         external_ips=draw(some_of(EXTERNAL_IPS, 2)),
         ingress=tuple((ip, "VIP") for ip in draw(some_of(BALANCER_IPS, 2))),
+        health_port=draw(st.sampled_from((0, 32100, 32101))),
     )
 
 
@@ -230,6 +231,15 @@ def test_incremental_equals_from_scratch_once_all_has_drained_and_nothing_is_lef
     settle(node)
     assert node.reconciler.sync().retry_at is None
     assert node.fake.state == fresh(history[-1])
+
+
+@given(histories())
+def test_what_load_balancers_are_told_does_not_depend_on_the_way_there(history):
+    node, anew = node_in(history[0]), node_in(history[-1])
+    for world in history:
+        live(node, world)
+    anew.sync()
+    assert node.published[-1].checks == anew.published[-1].checks
 
 
 @given(left_overs())
