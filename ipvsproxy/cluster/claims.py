@@ -32,6 +32,8 @@ class Claims:
     def __init__(self, cluster_cidrs: Sequence[Cidr] = (), *, waits_for_nodes: bool = False) -> None:
         self.knows_nodes = not waits_for_nodes
         self._claimants: dict[PackedAddr, set[ServiceName]] = {}
+        self._released: set[PackedAddr] = set()  # by their last Service since the last `put_lingering`
+        self._lingering: frozenset[PackedAddr] = frozenset()
         self._nodes: dict[str, tuple[PackedAddr, ...]] = {}
         self._nodes_at: dict[PackedAddr, tuple[str, ...]] = {}  # the same by address; two Nodes of one are a mistake
         self._own: frozenset[PackedAddr] = frozenset()
@@ -50,7 +52,7 @@ class Claims:
     @property
     def wants_nodes(self) -> bool:
         """Whether it matters which addresses other Nodes have."""
-        return bool(self._claimants)
+        return bool(self._claimants or self._lingering or self._released)
 
     @property
     def waiting(self) -> int:
@@ -59,7 +61,8 @@ class Claims:
 
     def __len__(self) -> int:
         """The number of addresses held, of all sorts; 0 when no Service claims any and no Node is known."""
-        return len(self._claimants) + len(self._nodes_at) + len(self._refused)
+        held = (self._claimants, self._released, self._lingering, self._nodes_at, self._refused)
+        return sum(map(len, held))
 
     def claim(self, before: ServiceView | None, now: ServiceView | None) -> None:
         """A Service was like this and is like that now."""
@@ -96,7 +99,15 @@ class Claims:
         self.knows_nodes = False
         self._nodes.clear()
         self._nodes_at.clear()
-        self._unsettle(self._claimants)
+        self._unsettle((*self._claimants, *self._lingering))
+
+    def put_lingering(self, addresses: frozenset[PackedAddr]) -> None:
+        """These stay bound though they have lost their Services: what was a claim remains one."""
+        before = self._lingering
+        self._lingering = addresses & (before | self._released)
+        self._released.clear()
+        self._unsettle(self._lingering ^ before)
+        self._unsettled |= before - self._lingering
 
     def put_own(self, addresses: frozenset[PackedAddr]) -> None:
         """The node's own interfaces have these: never somebody else's, whatever others say (K32)."""
@@ -119,7 +130,7 @@ class Claims:
         before = self._pod_networks
         self._pod_networks = tuple(net for net in networks if not any(own in net for own in node.addresses))
         if before != self._pod_networks:
-            self._unsettle(self._claimants)
+            self._unsettle((*self._claimants, *self._lingering))
 
     def settle(self, bound: Container[object] = ()) -> set[ServiceName]:
         """Judge anew what has changed; the Services whose addresses are judged otherwise than before.
@@ -148,7 +159,7 @@ class Claims:
 
     def _judge(self, address: PackedAddr, bound: Container[object]) -> str | None:
         """Why an address is left alone; None where nothing speaks against it, or nobody claims it."""
-        if address not in self._claimants or address in self._own:
+        if not self._is_claimed(address) or address in self._own:
             return None
         nodes = self._nodes_at.get(address)
         if nodes:
@@ -161,13 +172,17 @@ class Claims:
         return None if self.knows_nodes or address in bound else _NOT_KNOWN_YET
 
     def _unsettle(self, addresses: Iterable[PackedAddr]) -> None:
-        self._unsettled.update(address for address in addresses if address in self._claimants)
+        self._unsettled.update(address for address in addresses if self._is_claimed(address))
+
+    def _is_claimed(self, address: PackedAddr) -> bool:
+        return address in self._claimants or address in self._lingering
 
     def _release(self, address: PackedAddr, name: ServiceName) -> None:
         claimants = self._claimants[address]
         claimants.discard(name)
         if not claimants:
             del self._claimants[address]
+            self._released.add(address)
 
     def _leave(self, address: PackedAddr, node: str) -> None:
         left = tuple(name for name in self._nodes_at[address] if name != node)

@@ -58,7 +58,7 @@ class Lingering:
         self._unasked: dict[VirtualServerKey, None] = {}  # among those: not known yet whether anything is connected
         self._unwanted: dict[PackedAddr, set[VirtualServerKey]] = {}  # virtual servers that stay for those, by address
         self._entries: dict[VirtualServerKey, set[ObjectId]] = {}  # … and the set entries that stay with them
-        self.host = HostView()  # no address of a host is kept bound
+        self.host = HostView()  # no address of a host, be it this one or another, is kept bound
         self._grace: dict[PackedAddr, float] = {}
         self._due = math.inf
         self._is_unreadable = False
@@ -107,9 +107,14 @@ class Lingering:
             self._hold_entries(refs)
         return due
 
+    @property
+    def addresses(self) -> frozenset[PackedAddr]:
+        """The addresses that stay bound for what lingers."""
+        return frozenset((*self._grace, *self._unwanted))
+
     def let_go(self) -> list[ObjectId]:
-        """The node's own addresses have changed: what lingered on one of them may not (K32). The objects due now."""
-        taken = [address for address in {**self._grace, **self._unwanted} if self._is_taken(address)]
+        """What lingers on an address that by now is the node's own (K32) or somebody else's (K33); it is due now."""
+        taken = [address for address in self.addresses if self._is_taken(address)]
         due: list[ObjectId] = []
         for address in taken:
             self._grace.pop(address, None)

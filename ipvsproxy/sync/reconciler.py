@@ -128,7 +128,8 @@ class Reconciler:
         """The node's interfaces but kube-ipvs0 have these addresses now; whether that is of interest to a sync."""
         self._mirror.host_addresses = addresses
         self._tracker.claims.put_own(addresses)
-        host = self._mode.host_view(addresses, self._tracker.node)
+        view = self._mode.host_view(addresses, self._tracker.node)
+        host = msgspec.structs.replace(view, elsewhere=self._host.elsewhere)
         changed, self._host = host != self._host, host
         self._lingering.host = host
         self._host_changed |= changed
@@ -157,8 +158,8 @@ class Reconciler:
             self.host_changed(self._host.addresses)
         if self._host_changed:
             touched += self._plan(tuple(self._depend_on_host))
-            touched += self._lingering.let_go()
             self._host_changed = False
+        touched += self._lingering.let_go()
         if self._tracker.ready and not self._synced_once:
             touched += self._first_plan(changes.services)
         else:
@@ -168,6 +169,8 @@ class Reconciler:
             self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])
         self._applier.apply(self._lingering.check())
+        self._tracker.claims.put_lingering(self._lingering.addresses)
+        self._ask_for_nodes()
         self._end_stale_flows()
         self._tell_health()
         return self._result(len(changes.services))
@@ -224,12 +227,18 @@ class Reconciler:
     def _take(self) -> Changes:
         """What has changed. Other Nodes are followed while some Service names an address that could be theirs."""
         changes = self._tracker.take(self._mirror.applied[Kind.ADDRESS])
+        elsewhere = self._tracker.claims.elsewhere
+        if elsewhere != self._host.elsewhere:  # not `_host_changed`: the tracker tells which Services it touches
+            self._lingering.host = self._host = msgspec.structs.replace(self._host, elsewhere=elsewhere)
+        self._ask_for_nodes()
+        return changes
+
+    def _ask_for_nodes(self) -> None:
         claims = self._tracker.claims
         if self.other_nodes is not None and claims.wants_nodes != self._follows_nodes:
             self._follows_nodes = claims.wants_nodes
             self.other_nodes.follow(wanted=claims.wants_nodes)
             log.info("other_nodes_wanted", wanted=claims.wants_nodes, addresses_waiting=claims.waiting)
-        return changes
 
     def _tell_health(self) -> None:
         """Publish what load balancers are told where that has changed; not before there was a first full plan.
@@ -259,10 +268,9 @@ class Reconciler:
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
         touched: list[ObjectId] = []
-        host = msgspec.structs.replace(self._host, elsewhere=self._tracker.claims.elsewhere)
         for name in names:
             service, slices = self._tracker.view(name)
-            plan = self._mode.plan(service, slices, host) if service else None
+            plan = self._mode.plan(service, slices, self._host) if service else None
             drain_s = plan.drain_s if plan else self._desired.drain_s(name)
             changed = self._desired.replace(name, plan)
             touched += changed

@@ -94,6 +94,7 @@ def test_k33_what_is_elsewhere_follows_from_the_facts_alone(history):
         assert claims.settle() == set()
         before = now
     live(claims, before, NOTHING)
+    claims.put_lingering(frozenset())
     claims.settle()
     assert len(claims) == 0
 

@@ -17,10 +17,11 @@ from ipvsproxy.cluster.events import (
 )
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model import api_objects as api
+from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import format_addr, parse_cidr
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.model.notices import Notice
-from tests.builders import addr, vs_key
+from tests.builders import addr, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import Witness, served
 
@@ -236,6 +237,53 @@ def test_k33_our_node_that_is_known_late_frees_a_bound_address_of_a_pod():
     assert POD in bound(node)
     told(node, node_object(NODE, OWN))
     assert anywhere(node, POD) == []
+
+
+# An address that lingers without its Service
+
+
+BYSTANDER = Svc("bystander", ("10.96.0.21",), ports=((81, "TCP"),))
+
+
+def with_an_open_stream(asked: Asked) -> Node:
+    """A node that has lost the Service of OTHER, to which a client is connected."""
+    node = following(asked=asked)
+    node.sync(cluster(Svc("a", external_ips=(OTHER,)), BYSTANDER))
+    told(node, Listed(OTHER_NODE))
+    node.fake.connections[vs_key(OTHER, 80), real_servers.identity(blob(("10.244.1.5", 8080)))] = 1
+    node.sync(cluster(BYSTANDER))
+    assert OTHER in bound(node)
+    return node
+
+
+def test_k33_an_address_that_lingers_is_let_go_in_one_sync_when_a_node_has_it():
+    node = with_an_open_stream(Asked())
+    assert node.tracker.note(at("n2", OTHER))
+    node.sync()
+    assert anywhere(node, OTHER) == []
+    node.sync()
+    assert node.tracker.counts.claims == 1  # the Node's address
+
+
+def test_other_nodes_are_followed_while_an_address_lingers_that_could_be_theirs():
+    asked = Asked()
+    node = with_an_open_stream(asked)
+    assert asked.calls == [True]
+    node.fake.connections.clear()
+    node.clock.now += 3600
+    node.sync()
+    assert OTHER not in bound(node)
+    assert asked.calls == [True, False]
+
+
+def test_a_cluster_ip_that_lingers_asks_for_nobody():
+    asked = Asked()
+    node = following(asked=asked)
+    node.sync(cluster(Svc("a"), BYSTANDER))
+    node.fake.connections[vs_key("10.96.0.20", 80), real_servers.identity(blob(("10.244.1.5", 8080)))] = 1
+    node.sync(cluster(BYSTANDER))
+    assert "10.96.0.20" in bound(node)
+    assert asked.calls == []
 
 
 # The gateway's address
