@@ -165,9 +165,9 @@ def kernel_of(host: Namespace) -> Iterator[Kernel]:
     """The edges to this namespace, for the calling thread, which is inside in the `with` block."""
     with host.inside(), contextlib.ExitStack() as stack:
         kernel = real_kernel(LegacyRules(OWN_CHAINS))
-        for subsystem in kernel.subsystems:
-            if hasattr(subsystem, "close"):
-                stack.callback(subsystem.close)
+        for edge in (*kernel.subsystems, kernel.conntrack):
+            if hasattr(edge, "close"):
+                stack.callback(edge.close)
         yield kernel
 
 
