@@ -16,9 +16,13 @@ from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_PROXY_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One kind of object as it is listed and watched. Selectors are empty where all objects are wanted."""
+    """One kind of object as it is listed and watched. Selectors are empty where all objects are wanted.
+
+    `kind` is ours (events.py), `list_kind` the API's.
+    """
 
     kind: str
+    list_kind: str
     path: str
     type: type[ApiObject]
     keeps: Callable[[ApiObject], bool]
@@ -40,6 +44,7 @@ def _has_addresses_to_proxy(item: ApiObject) -> bool:
 
 SERVICES = Resource(
     kind="Service",
+    list_kind="ServiceList",
     path="/api/v1/services",
     type=Service,
     keeps=_is_proxied,
@@ -48,6 +53,7 @@ SERVICES = Resource(
 )
 ENDPOINT_SLICES = Resource(
     kind="EndpointSlice",
+    list_kind="EndpointSliceList",
     path="/apis/discovery.k8s.io/v1/endpointslices",
     type=EndpointSlice,
     keeps=_has_addresses_to_proxy,
@@ -59,6 +65,7 @@ def own_node(name: str) -> Resource:
     """The Node object of this name alone."""
     return Resource(
         kind="Node",
+        list_kind="NodeList",
         path="/api/v1/nodes",
         type=Node,
         keeps=lambda item: item.metadata.name == name,
@@ -74,6 +81,7 @@ def other_nodes(name: str) -> Resource:
     """
     return Resource(
         kind=OTHER_NODE,
+        list_kind="NodeList",
         path="/api/v1/nodes",
         type=OtherNode,
         keeps=lambda item: item.metadata.name != name,

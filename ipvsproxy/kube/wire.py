@@ -91,8 +91,11 @@ class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata = _ListMetadata()
-    items: tuple[msgspec.Raw, ...] | None = None
+    """A list deletes by what it leaves out, so all of these must be there; an empty one of Go may say null."""
+
+    kind: str
+    metadata: _ListMetadata
+    items: tuple[msgspec.Raw, ...] | None
 
 
 class _StatusCause(msgspec.Struct, frozen=True):
@@ -125,6 +128,7 @@ class Reader:
 
     def __init__(self, resource: Resource) -> None:
         self._kind = resource.kind
+        self._list_kind = resource.list_kind
         self._event: msgspec.json.Decoder[_Event[ApiObject]] = msgspec.json.Decoder(_Event[resource.type])  # type: ignore[name-defined]
         self._object: msgspec.json.Decoder[ApiObject] = msgspec.json.Decoder(resource.type)
 
@@ -146,11 +150,19 @@ class Reader:
     def read_page(self, body: bytes) -> Page:
         """What one page of a list says."""
         try:
-            page = _LIST.decode(body)
+            page = self._checked(_LIST.decode(body))
             items = tuple(self._read_item(item) for item in page.items or ())
         except _UNDECODABLE as error:
             raise _malformed(error) from error
         return Page(page.metadata.resource_version, page.metadata.continue_token, items)
+
+    def _checked(self, page: _List) -> _List:
+        if page.kind != self._list_kind:
+            came = one_line(page.kind)
+            raise Interruption(Cause.MALFORMED, f'a "{came}" came instead of a "{self._list_kind}"')
+        if not page.metadata.resource_version:
+            raise Interruption(Cause.MALFORMED, "a list without a resourceVersion")
+        return page
 
     def _read_item(self, item: msgspec.Raw) -> Present | Unreadable:
         try:
@@ -170,6 +182,8 @@ class Reader:
             raise _malformed(error) from error
         match event.type:
             case "BOOKMARK":
+                if not metadata.resource_version:
+                    raise Interruption(Cause.MALFORMED, "a bookmark without a resourceVersion")
                 ends_list = (metadata.annotations or {}).get(_ENDS_LIST) == "true"
                 return Bookmark(metadata.resource_version, ends_list)
             case "DELETED":

@@ -115,10 +115,10 @@ def status(code: int, reason: str, **details: object) -> dict[str, Any]:
     }
 
 
-def page(items: Sequence[dict[str, Any]], version: int, token: str = "") -> Answer:
+def page(items: Sequence[dict[str, Any]], version: int, token: str = "", kind: str = "ServiceList") -> Answer:
     """One page of a list; `token` says that there are more."""
     metadata = {"resourceVersion": str(version), **({"continue": token} if token else {})}
-    return body({"kind": "ServiceList", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
+    return body({"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": list(items)})
 
 
 def line(event_type: str, item: object) -> bytes:

@@ -28,6 +28,7 @@ from tests.kube.scripted_server import (
     Gate,
     ScriptedServer,
     added,
+    body,
     bookmark,
     broken,
     line,
@@ -296,7 +297,8 @@ def _assert_stops(watch: Watch) -> None:
 
 def test_snapshot_tells_every_kind_in_pages_and_returns():
     told: list[ClusterEvent] = []
-    slices, nodes = page([], 9), page([{"metadata": {"name": "n1", "resourceVersion": "3"}}], 9)
+    slices = page([], 9, kind="EndpointSliceList")
+    nodes = page([{"metadata": {"name": "n1", "resourceVersion": "3"}}], 9, kind="NodeList")
     with serving([page([A1], 9, "more"), page([B2], 9), slices, nodes]) as server:
         read_cluster(ApiServer(Access(master=server.url)), "n1", told.extend)
         assert [request.query.get("continue") for request in server.requests] == [None, "more", None, None]
@@ -305,7 +307,8 @@ def test_snapshot_tells_every_kind_in_pages_and_returns():
 
 
 def test_snapshot_goes_on_without_a_refused_selector():
-    answers = [refusal(400, "BadRequest"), page([A1, service("headless", 2, "None")], 9), page([], 9), page([], 9)]
+    answers = [refusal(400, "BadRequest"), page([A1, service("headless", 2, "None")], 9)]
+    answers += [page([], 9, kind="EndpointSliceList"), page([], 9, kind="NodeList")]
     told: list[ClusterEvent] = []
     with serving(answers) as server:
         read_cluster(ApiServer(Access(master=server.url)), "n1", told.extend)
@@ -316,3 +319,11 @@ def test_snapshot_says_what_the_server_refuses():
     wanted = r"cannot list Services: refused \(403\): Forbidden was the message\. Look at --kubeconfig"
     with serving([refusal(403, "Forbidden")]) as server, pytest.raises(IpvsproxyError, match=wanted):
         read_cluster(ApiServer(Access(master=server.url)), "n1", lambda _events: None)
+
+
+def test_snapshot_of_what_is_no_list_is_an_error_and_tells_nothing():
+    told: list[ClusterEvent] = []
+    wanted = "cannot list Services: not understood"
+    with serving([body({})]) as server, pytest.raises(IpvsproxyError, match=wanted):
+        read_cluster(ApiServer(Access(master=server.url)), "n1", told.extend)
+    assert told == []

@@ -141,6 +141,31 @@ def test_half_read_list_in_pages_removes_nothing():
         found.wait_for("+a", "+b", "Listed", "Listed")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param({}, id="an empty object"),
+        pytest.param({"error": "x"}, id="what some gateway says"),
+        pytest.param(status(500, "InternalError"), id="a Status under 200"),
+        pytest.param({"kind": "PodList", "metadata": {"resourceVersion": "12"}, "items": []}, id="another list"),
+        pytest.param({"kind": "ServiceList", "metadata": {"resourceVersion": "12"}}, id="a list without items"),
+        pytest.param({"kind": "ServiceList", "metadata": {}, "items": []}, id="a list without a version"),
+    ],
+)
+def test_what_is_no_list_of_our_kind_removes_nothing(said):
+    script = [refusal(422, "Invalid"), page([A1, B2], 9), stream(CUT), refusal(410, "Expired"), body(said)]
+    script += [page([A1, B2], 14), stream(added(C3 | {"metadata": C3["metadata"] | {"resourceVersion": "15"}}), HOLD)]
+    with serving(script) as server, following(server.url) as found:
+        found.wait_for("+a", "+b", "Listed", "Listed", "+c")
+        assert server.requests[-1].query["fieldSelector"] == "spec.clusterIP!=None"
+
+
+def test_list_that_is_complete_without_a_version_is_not_complete():
+    nameless = line("BOOKMARK", {"metadata": {"annotations": {"k8s.io/initial-events-end": "true"}}})
+    with serving([stream(added(A1), nameless), stream(*LIST_AB, HOLD)]) as server, following(server.url) as found:
+        found.wait_for("+a", "+b", "Listed")
+
+
 def test_list_that_never_ends_is_read_in_pages_after_the_second_time():
     script = [stream(added(A1)), stream(added(A1)), page([A1], 9)]
     with serving(script) as server, following(server.url) as found:

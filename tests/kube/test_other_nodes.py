@@ -168,7 +168,7 @@ def test_it_stops_while_it_waits_to_be_wanted():
 
 def test_snapshot_tells_the_addresses_of_all_pages():
     told: list[ClusterEvent] = []
-    with serving([page([N2], 9, "more"), page([N3], 9)]) as server:
+    with serving([page([N2], 9, "more", "NodeList"), page([N3], 9, kind="NodeList")]) as server:
         read_other_nodes(ApiServer(Access(master=server.url)), "n1", told.extend)
     assert isinstance(told[0], NodeAddresses)
     assert [format_addr(address) for address in told[0].addresses] == ["192.0.2.12", "2001:db8:1::12"]

@@ -6,7 +6,7 @@ import pytest
 
 from ipvsproxy.cluster.events import ObjectRef
 from ipvsproxy.kube.recovery import Cause, Interruption
-from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, own_node
+from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, other_nodes, own_node
 from ipvsproxy.kube.wire import Absent, Bookmark, Present, Reader, Unreadable, interruption_of, lines_of
 
 METADATA = {"name": "web", "namespace": "default", "resourceVersion": "7"}
@@ -116,6 +116,7 @@ def test_message_of_the_server_is_one_short_line():
 
 def test_page_tells_version_token_and_items():
     body = {
+        "kind": "ServiceList",
         "metadata": {"resourceVersion": "9", "continue": "t"},
         "items": [{"metadata": METADATA}, {"metadata": METADATA, "spec": 1}],
     }
@@ -124,9 +125,27 @@ def test_page_tells_version_token_and_items():
     assert [type(item) for item in page.items] == [Present, Unreadable]
 
 
-def test_page_that_is_no_list_interrupts():
-    with pytest.raises(Interruption):
-        Reader(SERVICES).read_page(b'{"items":')
+PAGE = {"kind": "NodeList", "metadata": {"resourceVersion": "9"}, "items": []}
+
+
+@pytest.mark.parametrize("resource", [own_node("n1"), other_nodes("n1")], ids=["our Node", "other Nodes"])
+def test_nodes_come_in_a_list_of_nodes_whoever_wants_them(resource: Resource):
+    assert Reader(resource).read_page(json.dumps(PAGE).encode()) == ("9", "", ())
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        pytest.param(b'{"items":', "truncated", id="half a page"),
+        pytest.param(b"{}", "missing required field", id="an empty object"),
+        pytest.param(PAGE | {"kind": "PodList"}, 'a "PodList" came instead of a "NodeList"', id="another list"),
+        pytest.param(PAGE | {"metadata": {}}, "a list without a resourceVersion", id="no version"),
+    ],
+)
+def test_page_that_is_no_list_of_its_kind_interrupts(text: bytes | dict, reason: str):
+    with pytest.raises(Interruption, match=reason) as raised:
+        Reader(own_node("n1")).read_page(text if isinstance(text, bytes) else json.dumps(text).encode())
+    assert raised.value.cause is Cause.MALFORMED
 
 
 @pytest.mark.parametrize(
