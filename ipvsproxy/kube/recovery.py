@@ -37,7 +37,7 @@ class Cause(StrEnum):
     """Why a request or a stream ended. The texts are for the log."""
 
     ENDED = "ended by the server"
-    ENDED_EARLY = "ended by the server before it told anything"
+    ENDED_EARLY = "ended by the server too soon"
     EXPIRED = "too old a resourceVersion"
     REFUSED = "refused"
     UNREACHABLE = "unreachable"

@@ -108,6 +108,7 @@ class Watch:
         self._told = Told(resource.kind)
         self._backoff = Backoff(timing, spread)
         self._unfinished_streams = 0
+        self._began_at = 0.0
         self._trouble = ""
         self._connected_is_known = False
         self._stopping = threading.Event()
@@ -178,19 +179,18 @@ class Watch:
     def _follow(self, session: Session, deliver: Deliver) -> Interruption:
         """Read one watch to its end."""
         query = self._watch_query()
-        started = self._clock.monotonic()
-        heard = False
+        self._began_at = self._clock.monotonic()
         with self._answer(session, query) as response:
             self._tell_connected(session, query)
             if "sendInitialEvents" in query:
                 self._told.begin_list()
                 self._unfinished_streams += 1
             for lines in lines_of(response.chunks()):
-                heard = True
-                self._hear(lines, deliver)
+                if lines:
+                    self._hear(lines, deliver)
         if self._told.is_listing:
             return Interruption(Cause.CUT, "the list was not complete")
-        if not heard and self._clock.monotonic() - started < _SHORTEST_WATCH_S:
+        if not self._lasts:
             return Interruption(Cause.ENDED_EARLY)
         self._prosper()
         return Interruption(Cause.ENDED)
@@ -232,11 +232,16 @@ class Watch:
                     self._open = None
 
     def _hear(self, lines: Sequence[bytes], deliver: Deliver) -> None:
-        was_listing = self._told.is_listing
+        was_listing, before = self._told.is_listing, self._told.resume_at
         self._deliver(lines, deliver)
         self.heard_at = self._clock.monotonic()
-        if not was_listing:
+        if not was_listing and (self._lasts or self._told.resume_at != before):
             self._prosper()
+
+    @property
+    def _lasts(self) -> bool:
+        """Whether the watch has lasted for so long that opening it again and again would cost nobody much."""
+        return self._clock.monotonic() - self._began_at >= _SHORTEST_WATCH_S
 
     def _deliver(self, lines: Sequence[bytes], deliver: Deliver) -> None:
         """Hand on what the lines say, also those before a line that interrupts: they are remembered as told."""

@@ -45,6 +45,18 @@ LIST_A = (added(A1), bookmark(9, ends_list=True))
 IMPATIENT = dataclasses.replace(QUICK, silence_s=0.2)
 
 
+class HastyClock:
+    """Each look at it is a minute later: whatever ends has lasted."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        self.now += 60
+        return self.now
+
+
 def resume_points(server: ScriptedServer) -> list[str]:
     return [request.query.get("resourceVersion", "list") for request in server.requests]
 
@@ -192,7 +204,7 @@ def _answer_once(listener: socket.socket) -> None:
 
 def test_same_trouble_is_loud_once_and_counted_after():
     script = [stream(*LIST_A), *[refusal(503, "ServiceUnavailable")] * 4, stream(bookmark(20), HOLD)]
-    with serving(script) as server, capture_logs() as logs, following(server.url):
+    with serving(script) as server, capture_logs() as logs, following(server.url, clock=HastyClock()):
         eventually(lambda: len(server.requests) == 6)
         eventually(lambda: [entry["event"] for entry in logs].count("watch_connected") == 2)
     lost = [entry for entry in logs if entry["event"] == "watch_lost"]
@@ -209,7 +221,7 @@ def test_same_trouble_is_loud_once_and_counted_after():
 def test_each_recovery_from_another_trouble_is_told():
     expired = refusal(410, "Expired")
     script = [stream(*LIST_A), broken(RESET), stream(CUT), expired, stream(*LIST_A, CUT), stream(HOLD)]
-    with serving(script) as server, capture_logs() as logs, following(server.url):
+    with serving(script) as server, capture_logs() as logs, following(server.url, clock=HastyClock()):
         eventually(lambda: len(server.requests) == 6)
         eventually(lambda: [entry["event"] for entry in logs].count("watch_connected") == 4)
     assert {entry["log_level"] for entry in logs if entry["event"] == "watch_connected"} == {"info"}
@@ -223,23 +235,40 @@ def test_each_recovery_from_another_trouble_is_told():
 
 def test_trouble_that_comes_again_after_news_is_loud_again():
     script = [stream(*LIST_A), refusal(503, "X"), stream(bookmark(20)), refusal(503, "X"), stream(HOLD)]
-    with serving(script) as server, capture_logs() as logs, following(server.url):
+    with serving(script) as server, capture_logs() as logs, following(server.url, clock=HastyClock()):
         eventually(lambda: len(server.requests) == 5)
     assert [entry["log_level"] for entry in logs if entry["event"] == "watch_lost"] == ["warning", "warning"]
 
 
 def test_watch_that_ends_as_asked_is_opened_again_without_a_word_of_loss():
     script = [stream(*LIST_A), stream(bookmark(20)), stream(HOLD)]
-    with serving(script) as server, capture_logs() as logs, following(server.url):
+    with serving(script) as server, capture_logs() as logs, following(server.url, clock=HastyClock()):
         eventually(lambda: resume_points(server) == ["list", "9", "20"])
     assert {entry["event"] for entry in logs} == {"watch_connected"}
 
 
-def test_watch_that_always_ends_at_once_is_not_opened_in_a_loop():
-    script = [stream(*LIST_A), *[stream()] * 3, stream(HOLD)]
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([], id="with nothing told"),
+        pytest.param([b"\n"], id="after a blank line"),
+        pytest.param([bookmark(9)], id="after a bookmark that is known"),
+        pytest.param([added(A1)], id="after an event that is known"),
+    ],
+)
+def test_watch_that_always_ends_at_once_is_not_opened_in_a_loop(told):
+    script = [stream(*LIST_A, CUT), *[stream(*told)] * 3, stream(HOLD)]
     with serving(script) as server, capture_logs() as logs, following(server.url):
         eventually(lambda: len(server.requests) == 5)
-    assert [entry["tries"] for entry in logs if entry["event"] == "watch_lost"] == [1, 2, 3]
+    assert [entry["tries"] for entry in logs if entry["event"] == "watch_lost"] == [1, 2, 3, 4]
+
+
+def test_watch_that_ends_at_once_after_news_is_not_opened_in_a_loop_either():
+    patient = dataclasses.replace(QUICK, first_retry_s=600.0, longest_retry_s=900.0)
+    with serving([stream(*LIST_A)]) as server, capture_logs() as logs, following(server.url, timing=patient):
+        eventually(lambda: any(entry["event"] == "watch_lost" for entry in logs))
+    (lost,) = [entry for entry in logs if entry["event"] == "watch_lost"]
+    assert (lost["reason"], lost["retry_in_s"]) == ("ended by the server too soon", 600.0)
 
 
 def test_list_that_is_cut_again_and_again_is_not_begun_in_a_loop():
