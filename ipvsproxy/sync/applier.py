@@ -16,7 +16,7 @@ import structlog
 from ipvsproxy.clock import Clock
 from ipvsproxy.errors import describe_errno
 from ipvsproxy.kernel.api import Kernel
-from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.addr import PackedAddr, family_of, format_host_prefix
 from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
@@ -68,6 +68,8 @@ class Applier:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
         for phase in ordered(operations, self._mirror.applied, self._is_bound):
             self._send(phase)
+            if left_open := self._left_open(phase):
+                self._unbind(left_open)
         for ref in refs:
             if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
                 tries = self.refused.succeeded(ref)
@@ -82,6 +84,32 @@ class Applier:
         again = self._send_batch([operation for operation in phase if self._may_go(operation)])
         for operation in self._send_batch(again):
             self._refuse(operation, errno.EAGAIN)
+
+    def _left_open(self, phase: Sequence[Operation]) -> list[PackedAddr]:
+        """The bound addresses of this phase's closing entries that do not stand after it."""
+        applied = self._mirror.applied
+        return [
+            PackedAddr(entry.address)
+            for operation in phase
+            if operation.kind is Kind.BOUND_ENTRY and operation.verb is Verb.ADD
+            if isinstance(entry := operation.key, SetEntry) and entry not in applied[Kind.BOUND_ENTRY]
+            if entry.address in applied[Kind.ADDRESS]
+        ]
+
+    def _unbind(self, addresses: Sequence[PackedAddr]) -> None:
+        """Take addresses off until their other ports can be closed: the host's own would show there (K31).
+
+        It is not for lack of a wish, so `may_delete` does not matter. Bound again as soon as the entry is taken.
+        """
+        self._send([Operation(Verb.DELETE, Kind.ADDRESS, address) for address in addresses])
+        for address in addresses:
+            self.waiting[Kind.ADDRESS, address] = None
+            log.warning(
+                "address_unbound",
+                vip=format_host_prefix(address),
+                reason="its entry in KUBE-IPVS-IPS is refused, without which its other ports are open",
+                effect="its Services are not served here until the entry is taken",
+            )
 
     def _send_batch(self, operations: Sequence[Operation]) -> list[Operation]:
         """Send, and act on each answer; the operations that must follow as the other verb."""

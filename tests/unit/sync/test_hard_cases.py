@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import math
 
@@ -16,7 +17,7 @@ from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, Verb, Virt
 from ipvsproxy.sync.retries import LONGEST_S, Retries
 from tests.builders import FakeClock, addr, blob, vs_key
 from tests.clusters import Node, Svc, cluster
-from tests.witness import open_without_server
+from tests.witness import Witness, open_without_server
 
 KEY = vs_key("10.96.0.20", 80)
 ENTRY = SetEntry("KUBE-CLUSTER-IP", KEY.address, 6, 80)
@@ -120,6 +121,42 @@ def test_k31_an_entry_left_over_is_taken_away_while_its_virtual_server_is_refuse
     fake.faults = {(Verb.ADD, Kind.VIRTUAL_SERVER, KEY): errno.ENOMEM}
     Node(fake).sync(cluster(WEB, Svc("other", ports=((81, "TCP"),))))
     assert open_without_server(fake.state) == set()
+
+
+CLOSING = (Kind.BOUND_ENTRY, SetEntry("KUBE-IPVS-IPS", addr("10.96.0.20")))
+
+
+@pytest.mark.parametrize("comes_to_know", ["by a start", "by an audit"])
+@pytest.mark.parametrize(
+    "refused, number",
+    [
+        pytest.param(CLOSING, errno.ENOMEM, id="the entry that closes it"),
+        pytest.param(CLOSING, errno.ENOBUFS, id="the entry, and the answer is lost"),
+        pytest.param((Kind.SET, "KUBE-IPVS-IPS"), errno.ENOMEM, id="the set that it stands in"),
+    ],
+)
+def test_k31_an_address_whose_other_ports_cannot_be_closed_is_off_the_device_until_they_can(
+    refused, number, comes_to_know, events
+):
+    node = Node()
+    node.sync(cluster(WEB, Svc("other", ("10.96.0.21",))))
+    right = copy.deepcopy(node.fake.state)
+    for kind, key in (CLOSING, refused):
+        node.fake.state[kind].pop(key, None)
+    node.fake.faults = {(Verb.ADD, *refused): number}
+    if comes_to_know == "by a start":
+        node = Node(node.fake)
+        node.sync(cluster(WEB, Svc("other", ("10.96.0.21",))))
+    else:
+        assert node.reconciler.audit(in_full=True).waiting > 0
+    assert addr("10.96.0.20") not in node.fake.state[Kind.ADDRESS]
+    assert open_without_server(node.fake.state) == set()
+    told = [(event["log_level"], event["vip"]) for event in events if event["event"] == "address_unbound"]
+    assert told == [("warning", "10.96.0.20/32")]
+    node.fake.faults = {}
+    Witness(node.fake)
+    node.pass_time(60)
+    assert node.fake.state == right
 
 
 def test_k48_nothing_inside_an_excluded_network_is_added_edited_or_deleted():
