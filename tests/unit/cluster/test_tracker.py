@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -65,10 +67,19 @@ def tell(tracker, *events):
         tracker.note(event)
 
 
-def test_it_is_ready_once_services_and_slices_are_both_listed(tracker):
-    for kind, expected in (("Node", False), ("EndpointSlice", False), ("Service", True)):
+@pytest.mark.parametrize(
+    "needs_node, needed",
+    [
+        pytest.param(False, {"Service", "EndpointSlice"}, id="Services and slices"),
+        pytest.param(True, {"Service", "EndpointSlice", "Node"}, id="and our Node where plans depend on it"),
+    ],
+)
+@pytest.mark.parametrize("order", list(itertools.permutations(("Service", "EndpointSlice", "Node"))))
+def test_it_is_ready_once_all_that_plans_depend_on_is_listed_in_any_order(order, needed, *, needs_node: bool):
+    tracker = Tracker("n1", Family, needs_node=needs_node)
+    for number, kind in enumerate(order, 1):
         tracker.note(Listed(kind))
-        assert tracker.ready is expected
+        assert tracker.ready is (needed <= set(order[:number]))
 
 
 def test_a_touched_service_is_named_once_and_only_once(tracker):

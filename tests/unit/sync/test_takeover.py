@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import msgspec
 import pytest
 
+from ipvsproxy.cluster.events import Changed, Listed
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, SetSpec, VirtualServer
 from tests.builders import blob, vs_key
-from tests.clusters import Node, Svc, cluster
+from tests.clusters import Node, Svc, cluster, events
 
 KEY = vs_key("10.96.0.20", 80)
 A, B = "10.244.1.5", "10.244.1.6"
@@ -48,12 +51,21 @@ def test_what_kube_proxy_left_right_is_not_touched_by_a_single_message():
     assert fake.messages == before
 
 
-def test_nothing_is_removed_before_both_services_and_slices_are_listed():
+@pytest.mark.parametrize("missing", ["Service", "EndpointSlice", "Node"])
+def test_nothing_is_removed_before_all_that_plans_depend_on_is_listed(missing):
+    """With the slices missing, all Services would be without endpoints, and every stream of the node would end."""
     fake = left_behind({A: 1, B: 1})
-    node = Node(fake)
-    before = fake.messages
+    right = copy.deepcopy(fake.state)
+    node = Node(fake, needs_node=True)
+    told = {"Service", "EndpointSlice", "Node"} - {missing}
+    for event in events({}, cluster(WEB)):
+        if isinstance(event, Changed) and event.ref.kind in told:
+            node.tracker.note(event)
+    for kind in told:
+        node.tracker.note(Listed(kind))
     node.reconciler.sync()
-    assert fake.messages == before
+    node.reconciler.audit(in_full=True)
+    assert fake.state == right
 
 
 def test_k46_a_set_of_another_type_under_our_name_is_replaced_and_filled():
