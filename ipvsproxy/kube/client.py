@@ -23,6 +23,7 @@ import yaml
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import InClusterConfigLoader
 from kubernetes.config.kube_config import load_kube_config
@@ -103,6 +104,7 @@ def load_configuration(access: Access) -> Configuration:
         _load_pod_configuration(configuration, access)
     if access.master:
         configuration.host = _checked_master(access.master)
+    _set_proxy(configuration)
     _set_credentials(configuration)
     configuration.retries = False
     configuration.connection_pool_maxsize = 1
@@ -144,6 +146,24 @@ def _checked_master(url: str) -> str:
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise ConfigError("--master", "is not a URL", "Write https://HOST:PORT")
     return url.rstrip("/")
+
+
+def _set_proxy(configuration: Configuration) -> None:
+    """Take a proxy without a scheme as curl and Go do; refuse what the transport cannot use, where it would have to."""
+    proxy = configuration.proxy
+    if not proxy or should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
+        configuration.proxy = None
+        return
+    configuration.proxy = proxy if "://" in proxy else f"http://{proxy}"
+    what, hint = "the proxy for the API server", "Write http://HOST:PORT into HTTPS_PROXY, or its address into NO_PROXY"
+    try:
+        parsed = urllib3.util.parse_url(configuration.proxy)
+    except urllib3.exceptions.LocationParseError:
+        raise ConfigError(what, "is no URL", hint) from None  # it may hold a password
+    if parsed.scheme not in {"http", "https"}:
+        raise ConfigError(what, "is no HTTP proxy", hint)
+    if not parsed.host:
+        raise ConfigError(what, "is no URL", hint)
 
 
 def _set_credentials(configuration: Configuration) -> None:

@@ -111,6 +111,46 @@ def test_master_holds_against_the_kubeconfig(tmp_path: Path):
         assert sent(server) == [f"Bearer {SECRET}"]
 
 
+def test_proxy_without_a_scheme_is_an_http_proxy(monkeypatch: pytest.MonkeyPatch):
+    """As curl and Go have it."""
+    with serving([OK]) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removeprefix("http://"))
+        monkeypatch.setenv("no_proxy", "")
+        assert ask(ApiServer(Access(master="http://192.0.2.1:6443"))) == 200
+
+
+@pytest.mark.parametrize(
+    "proxy, reason",
+    [
+        pytest.param(f"socks5://u:{SECRET}@127.0.0.1:1080", "is no HTTP proxy", id="SOCKS"),
+        pytest.param(f"ftp://u:{SECRET}@127.0.0.1", "is no HTTP proxy", id="a scheme of no proxy"),
+        pytest.param(f"http://u:{SECRET}@[::1", "is no URL", id="half an address"),
+        pytest.param("http://", "is no URL", id="no host"),
+        pytest.param("127.0.0.1:99999", "is no URL", id="no port"),
+    ],
+)
+def test_proxy_that_cannot_be_used_is_an_error_at_the_start(monkeypatch: pytest.MonkeyPatch, proxy: str, reason: str):
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(ConfigError, match=f"^the proxy for the API server: {reason}") as refused:
+        ApiServer(Access(master="https://192.0.2.1:6443"))
+    assert SECRET not in str(refused.value)
+
+
+def test_proxy_of_a_kubeconfig_that_is_bad_later_is_a_trouble_to_wait_out(tmp_path: Path):
+    api = ApiServer(kubeconfig(tmp_path, "http://127.0.0.1:9", {}))
+    kubeconfig(tmp_path, "http://127.0.0.1:9", {}, **{"proxy-url": "socks5://127.0.0.1:1080"})
+    with pytest.raises(Interruption, match="no usable configuration: the proxy for the API server"):
+        ask(api)
+
+
+def test_proxy_that_is_not_for_the_api_server_may_be_anything(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1080")
+    monkeypatch.setenv("no_proxy", "127.0.0.0/8")
+    with serving([OK]) as server:
+        assert ask(ApiServer(Access(master=server.url))) == 200
+
+
 def test_token_file_of_a_kubeconfig_is_read_again_for_each_connection(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("first\n")
