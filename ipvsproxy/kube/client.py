@@ -1,9 +1,10 @@
 """The way to the API server: configuration, credentials and TLS by the `kubernetes` package, bytes by its transport.
 
-The only importer of `kubernetes`, and of no more of it than this needs: its typed APIs would cost a second and 20 MB,
-and decode 20 times slower than we do. Every connection reads kubeconfig, token, certificates and CA from their files
-again, so that all of them may be replaced under a running daemon; the library's own renewal, which covers some of them,
-is switched off. Nothing here logs, and no exception text of the library is passed on where it may quote a kubeconfig.
+With kubeconfig.py the only importer of `kubernetes`, and of no more of it than this needs: its typed APIs would cost a
+second and 20 MB, and decode 20 times slower than we do. Every connection reads kubeconfig, token, certificates and CA
+from their files again, so that all of them may be replaced under a running daemon; the library's own renewal, which
+covers some of them, is switched off. Nothing here logs, and no exception text of the library is passed on where it may
+quote a kubeconfig.
 """
 
 from __future__ import annotations
@@ -12,25 +13,24 @@ import errno
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import urllib3
-import yaml
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import InClusterConfigLoader
-from kubernetes.config.kube_config import load_kube_config
 from urllib3.connection import HTTPConnection
 
 from ipvsproxy import __version__
 from ipvsproxy.errors import ConfigError, describe_errno
+from ipvsproxy.kube.exec_plugin import PLUGIN_S
+from ipvsproxy.kube.kubeconfig import PrivateFiles, load_kubeconfig
 from ipvsproxy.kube.recovery import Cause, Interruption, parse_retry_after
 
 _CONNECT_S = 10.0
@@ -52,35 +52,45 @@ class Access:
 class ApiServer:
     """The API server that a configuration names. Used by several threads."""
 
-    def __init__(self, access: Access, *, connect_s: float = _CONNECT_S, dead_peer_s: int = _DEAD_PEER_S) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        connect_s: float = _CONNECT_S,
+        dead_peer_s: int = _DEAD_PEER_S,
+        plugin_s: float = PLUGIN_S,
+    ) -> None:
         """`dead_peer_s`, 2 at least: a peer that acknowledges nothing for as long, in seconds, is dead.
 
-        Raises ConfigError where the configuration cannot be used as it is now.
+        Raises ConfigError where the configuration cannot be used as it is now. An exec plugin is not run for that:
+        whoever starts us would wait for it, and no signal would be heard.
         """
         self._access = access
         self._connect_s = connect_s
         self._socket_options = _socket_options(dead_peer_s)
-        self._lock = threading.Lock()  # the library writes certificates of a kubeconfig to shared temporary files
-        self._configuration()
+        self._plugin_s = plugin_s
+        with PrivateFiles() as files:
+            load_configuration(access, files, None)
 
     @contextmanager
     def connect(self) -> Iterator[ApiSession]:
         """A session with the credentials of now; its connections end with the block. Raises Interruption."""
+        with PrivateFiles() as files:
+            client = self._client(files)
+            try:
+                yield ApiSession(client, self._connect_s)
+            finally:
+                client.close()  # type: ignore[no-untyped-call]
+
+    def _client(self, files: PrivateFiles) -> ApiClient:
         try:
-            client = ApiClient(self._configuration())
+            configuration = load_configuration(self._access, files, self._plugin_s)
         except ConfigError as error:
             raise Interruption(Cause.UNCONFIGURED, str(error)) from error
-        client.user_agent = f"ipvsproxy/{__version__}"
-        try:
-            yield ApiSession(client, self._connect_s)
-        finally:
-            client.close()  # type: ignore[no-untyped-call]
-
-    def _configuration(self) -> Configuration:
-        with self._lock:
-            configuration = load_configuration(self._access)
         configuration.socket_options = self._socket_options
-        return configuration
+        client = ApiClient(configuration)
+        client.user_agent = f"ipvsproxy/{__version__}"
+        return client
 
 
 def _socket_options(dead_peer_s: int) -> list[tuple[int, int, int]]:
@@ -95,11 +105,14 @@ def _socket_options(dead_peer_s: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def load_configuration(access: Access) -> Configuration:
-    """The library's configuration from the files as they are now. Raises ConfigError, without quoting any file."""
+def load_configuration(access: Access, files: PrivateFiles, plugin_s: float | None) -> Configuration:
+    """The library's configuration from the files as they are now. Raises ConfigError, without quoting any file.
+
+    `files` is where it may put some, `plugin_s` as in kubeconfig.py.
+    """
     configuration = Configuration()
     if access.kubeconfig:
-        _load_kubeconfig(configuration, access.kubeconfig)
+        load_kubeconfig(configuration, access.kubeconfig, files, plugin_s)
     elif not access.master:
         _load_pod_configuration(configuration, access)
     if access.master:
@@ -109,20 +122,6 @@ def load_configuration(access: Access) -> Configuration:
     configuration.retries = False
     configuration.connection_pool_maxsize = 1
     return configuration
-
-
-def _load_kubeconfig(configuration: Configuration, path: str) -> None:
-    what = f"--kubeconfig {path}"
-    try:
-        Path(path).expanduser().open("rb").close()  # the library says "no configuration found" to all that can be wrong
-        load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
-    except OSError as error:
-        raise ConfigError(what, _os_reason(error), "Name a kubeconfig whose files can be read") from error
-    except yaml.MarkedYAMLError as error:
-        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(what, f"is no YAML{line}", "Correct the file") from None
-    except (ConfigException, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(what, f"cannot be used: {_config_reason(error)}", "Correct the file") from None
 
 
 def _load_pod_configuration(configuration: Configuration, access: Access) -> None:
@@ -309,9 +308,3 @@ def _os_reason(error: OSError) -> str:
     if error.errno:
         return describe_errno(error.errno)
     return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-
-
-def _config_reason(error: Exception) -> str:
-    """What is missing, without the part of the file that the library quotes: that may be a token."""
-    text = str(error) if isinstance(error, ConfigException) else type(error).__name__
-    return text.partition("{")[0].strip().rstrip("./")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import errno
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from structlog.testing import capture_logs
 from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import ReadTimeoutError
@@ -22,37 +19,9 @@ from ipvsproxy import __version__
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.kube.client import Access, ApiServer, _translated
 from ipvsproxy.kube.recovery import Cause, Interruption
-from tests.kube.scripted_server import HOLD, RESET, Answer, ScriptedServer, body, broken, serving, stream
+from tests.kube.access import OK, SECRET, ask, kubeconfig, sent
+from tests.kube.scripted_server import HOLD, RESET, broken, serving, stream
 from tests.lab.certificates import Identity, issue, make_authority, server_context
-
-SECRET = "sEcReT-tOkEn"  # noqa: S105 - looked for in texts
-
-
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed: no certificates to test TLS with")
-    return make_authority(tmp_path_factory.mktemp("ca"), "authority")
-
-
-@pytest.fixture(scope="module")
-def server_identity(ca: Identity, tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return issue(ca, tmp_path_factory.mktemp("server"), "server")
-
-
-def kubeconfig(folder: Path, url: str, user: dict[str, Any], **cluster: object) -> Access:
-    """A kubeconfig with one context."""
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
-        "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(document))
-    return Access(kubeconfig=str(path))
 
 
 def pod(folder: Path, url: str, ca: Identity) -> Access:
@@ -61,21 +30,6 @@ def pod(folder: Path, url: str, ca: Identity) -> Access:
     (folder / "ca.crt").write_bytes(ca.certificate.read_bytes())
     host, _, port = url.removeprefix("https://").partition(":")
     return Access(pod_files=folder, environ={"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
-
-
-def ask(server: ApiServer) -> int:
-    """One request over a connection of its own; the status."""
-    with server.connect() as session, session.get("/api/v1/services", {}, 5) as response:
-        response.read()
-        return response.status
-
-
-def sent(server: ScriptedServer) -> list[str | None]:
-    """The Authorization header of each request."""
-    return [request.headers.get("Authorization") or request.headers.get("authorization") for request in server.requests]
-
-
-OK: Answer = body({})
 
 
 def test_request_bears_our_name_and_asks_for_json():
@@ -175,18 +129,6 @@ def test_basic_authentication_of_a_kubeconfig_is_sent(tmp_path: Path):
     with serving([OK]) as server:
         ask(ApiServer(kubeconfig(tmp_path, server.url, {"username": "u", "password": "p"})))
         assert sent(server) == ["Basic " + base64.b64encode(b"u:p").decode()]
-
-
-def test_exec_plugin_gives_the_token_of_each_connection(tmp_path: Path):
-    plugin = tmp_path / "plugin"
-    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of-%s"}}'
-    plugin.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\nprintf '{credential}' $(wc -l < {tmp_path}/runs)\n")
-    plugin.chmod(0o700)
-    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
-    with serving([OK]) as server:
-        api = ApiServer(kubeconfig(tmp_path, server.url, user))
-        ask(api)
-        assert sent(server) == ["Bearer of-2"]
 
 
 def test_pod_uses_its_service_account_and_a_renewed_token(tmp_path: Path, ca: Identity, server_identity: Identity):
@@ -295,6 +237,18 @@ current-context: x
 contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
 clusters: [{{name: c, cluster: {{server: "http://h"}}}}]
 users: [{{name: u, token: {SECRET}}}]
+""",
+    "two users of one name": f"""
+current-context: x
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "http://h"}}}}]
+users: [{{name: u, user: {{token: {SECRET}}}}}, {{name: u, user: {{token: {SECRET}}}}}]
+""",
+    "a certificate that is no base64": f"""
+current-context: x
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "https://h", certificate-authority-data: {SECRET}}}}}]
+users: [{{name: u, user: {{token: {SECRET}}}}}]
 """,
     "an exec plugin without a command": f"""
 current-context: x
