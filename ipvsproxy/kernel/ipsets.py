@@ -71,7 +71,7 @@ _COPY_NAME_BYTES = 27  # of 31, so that "-TMP" fits behind
 _MOST_ELEMENTS = 0xFFFFFFFF  # of 32 bits
 
 # Success, no such set, no permission, and an answer that was lost say nothing about single entries.
-_SAME_FOR_ALL: Final = frozenset({0, errno.ENOENT, errno.EPERM, errno.ENOBUFS, errno.ETIMEDOUT})
+_SAME_FOR_ALL: Final = frozenset({0, errno.ENOENT, errno.EPERM, errno.ENOBUFS, errno.ETIMEDOUT, errno.EBADMSG})
 
 
 class NetlinkIPSets:

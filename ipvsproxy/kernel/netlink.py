@@ -88,9 +88,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def error_number(self) -> int:
-        """What NLMSG_ERROR and NLMSG_DONE say, positive; 0 for success, which an acknowledgement is."""
-        (code,) = _ERROR_CODE.unpack_from(self.body)
-        return -int(code)
+        """What NLMSG_ERROR and NLMSG_DONE say, positive; 0 for success. Raises OSError where they say nothing."""
+        return error_number(self.body)
 
 
 @dataclass(slots=True)
@@ -148,7 +147,8 @@ class NetlinkSocket:
     def send_batch(self, message_type: int, bodies: Sequence[bytes], flags: int = 0) -> list[int]:
         """Send messages of one type in order; one positive error number each, 0 for success.
 
-        ENOBUFS and ETIMEDOUT mean that the answer is unknown: read again. Numbers from 4096 up are the subsystem's own.
+        ENOBUFS, ETIMEDOUT and EBADMSG mean that the answer is unknown: read again. Numbers from 4096 up are the
+        subsystem's own.
         """
         errors: list[int] = []
         for batch in _batches(bodies):
@@ -159,10 +159,11 @@ class NetlinkSocket:
         """The body of the one message that answers. Raises KernelError."""
         try:
             answer = next(self._ask(message_type, [body], 0))
+            number = answer.error_number if answer.message_type == NLMSG_ERROR else None
         except OSError as error:
             raise self._give_up(error) from error
-        if answer.message_type == NLMSG_ERROR:
-            raise self._refused(answer.error_number)
+        if number is not None:
+            raise self._refused(number)
         return answer.body
 
     def dump(self, message_type: int, body: bytes) -> list[bytes]:
@@ -226,11 +227,11 @@ class NetlinkSocket:
 
     def _is_whole(self, flags: int, last_body: bytes) -> bool:
         """Whether a dump that has ended so is one; raises KernelError where there is none."""
-        (code,) = _ERROR_CODE.unpack_from(last_body)
-        if flags & NLM_F_DUMP_INTR or -code == errno.EINTR:
+        number = error_number(last_body)
+        if flags & NLM_F_DUMP_INTR or number == errno.EINTR:
             return False
-        if code:
-            raise self._refused(-code)
+        if number:
+            raise self._refused(number)
         return True
 
     def _ask(self, message_type: int, bodies: Sequence[bytes], flags: int, flags_of_last: int = 0) -> Iterator[Answer]:
@@ -288,6 +289,14 @@ def _batches(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             start, size = end, HEADER.size + len(body)
     if start < len(bodies):
         yield bodies[start:]
+
+
+def error_number(body: bytes) -> int:
+    """The number that an NLMSG_ERROR or NLMSG_DONE begins with, positive. Raises OSError where it is too short."""
+    if len(body) < _ERROR_CODE.size:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+    (code,) = _ERROR_CODE.unpack_from(body)
+    return -int(code)
 
 
 def split_messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

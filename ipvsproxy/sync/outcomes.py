@@ -22,7 +22,7 @@ class Outcome(Enum):
     REFUSED = auto()
 
 
-_LOST = frozenset({errno.ENOBUFS, errno.ETIMEDOUT})
+_LOST = frozenset({errno.ENOBUFS, errno.ETIMEDOUT, errno.EBADMSG})
 
 _MEANINGS: dict[tuple[Kind, Verb, int], Outcome] = {
     (Kind.VIRTUAL_SERVER, Verb.ADD, errno.EEXIST): Outcome.EDIT_INSTEAD,

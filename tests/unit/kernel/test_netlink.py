@@ -16,6 +16,8 @@ from ipvsproxy.kernel.netlink import (
     NLM_F_DUMP,
     NLM_F_DUMP_INTR,
     NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
     NetlinkSocket,
     attributes,
     read_attributes,
@@ -154,6 +156,7 @@ def test_later_sends_of_the_same_batch_go_on_with_a_new_socket():
         pytest.param(lose_last, id="time-out"),
         pytest.param(lambda _: [broken(errno.ENOBUFS)], id="answers lost"),
         pytest.param(lambda batch: [error(batch[0], errno.EEXIST)[:-1]], id="answer cut off"),
+        pytest.param(lambda batch: [numberless(NLMSG_ERROR, batch[0])], id="answer without a number"),
     ],
 )
 def test_a_broken_socket_is_closed_and_the_next_use_opens_another(script):
@@ -162,6 +165,21 @@ def test_a_broken_socket_is_closed_and_the_next_use_opens_another(script):
     assert opened.sockets[0].closed
     assert opened.netlink.send_batch(TYPE, [BODY] * 2) == [0, 0]
     assert len(opened.sockets) == 2
+
+
+def numberless(message_type: int, sent: Sent) -> bytes:
+    """An answer too short to hold an error number."""
+    return message(message_type, sent.sequence, b"\0\0")
+
+
+@pytest.mark.parametrize("message_type", [NLMSG_ERROR, NLMSG_DONE])
+def test_an_answer_without_a_number_says_nothing_about_a_dump_or_a_request(message_type):
+    opened = Opened(lambda batch: [message(5, batch[0].sequence, b"half"), numberless(message_type, batch[0])])
+    with pytest.raises(KernelError, match="cannot read the test: EBADMSG"):
+        opened.netlink.dump(TYPE, BODY)
+    opened = Opened(lambda batch: [numberless(NLMSG_ERROR, batch[0])])
+    with pytest.raises(KernelError, match="cannot read the test: EBADMSG"):
+        opened.netlink.request(TYPE, BODY)
 
 
 def test_an_answer_to_something_else_is_not_taken_for_ours():

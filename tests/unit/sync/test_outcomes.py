@@ -89,7 +89,12 @@ def test_zero_is_success(kind, verb):
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(errno.ENOBUFS, id="ENOBUFS"), pytest.param(errno.ETIMEDOUT, id="ETIMEDOUT")]
+    "number",
+    [
+        pytest.param(errno.ENOBUFS, id="ENOBUFS"),
+        pytest.param(errno.ETIMEDOUT, id="ETIMEDOUT"),
+        pytest.param(errno.EBADMSG, id="an answer that does not fit"),
+    ],
 )
 @pytest.mark.parametrize("kind,verb", EVERY)
 def test_a_lost_answer_says_nothing(kind, verb, number):
