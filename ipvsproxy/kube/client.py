@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from ipvsproxy.kube.recovery import Cause, Interruption, parse_retry_after
 
 _CONNECT_S = 10.0
 _DEAD_PEER_S = 30
+_SERVER = "the address of the API server"
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -110,13 +111,26 @@ def load_configuration(access: Access, files: PrivateFiles, plugin_s: float | No
 
     `files` is where it may put some, `plugin_s` as in kubeconfig.py.
     """
+    try:
+        return _load(access, files, plugin_s)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # The library trusts these files, which anybody may be writing just now: no slip of it may end the daemon.
+        reason = f"its configuration cannot be used: {type(error).__name__}"
+        raise ConfigError(_SERVER, reason, "Correct --kubeconfig, --master and the proxy") from error
+
+
+def _load(access: Access, files: PrivateFiles, plugin_s: float | None) -> Configuration:
     configuration = Configuration()
     if access.kubeconfig:
         load_kubeconfig(configuration, access.kubeconfig, files, plugin_s)
     elif not access.master:
         _load_pod_configuration(configuration, access)
     if access.master:
-        configuration.host = _checked_master(access.master)
+        _check_url(access.master, "--master", {"http", "https"})
+        configuration.host = access.master.rstrip("/")
+    _check_url(configuration.host, _SERVER, {"http", "https", None})
     _set_proxy(configuration)
     _set_credentials(configuration)
     configuration.retries = False
@@ -138,13 +152,18 @@ def _load_pod_configuration(configuration: Configuration, access: Access) -> Non
         raise ConfigError("the pod's own access to the API", str(error).rstrip("."), hint) from error
     except OSError as error:
         raise ConfigError("the pod's own access to the API", _os_reason(error), hint) from error
+    except UnicodeDecodeError:
+        raise ConfigError("the pod's own access to the API", "its token is no text", hint) from None
 
 
-def _checked_master(url: str) -> str:
-    parsed = urllib3.util.parse_url(url)
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ConfigError("--master", "is not a URL", "Write https://HOST:PORT")
-    return url.rstrip("/")
+def _check_url(url: str, what: str, schemes: Collection[str | None]) -> None:
+    hint = "Write https://HOST:PORT"
+    try:
+        parsed = urllib3.util.parse_url(url)
+    except urllib3.exceptions.LocationParseError:
+        raise ConfigError(what, "is not a URL", hint) from None
+    if parsed.scheme not in schemes or not parsed.host:
+        raise ConfigError(what, "is not a URL", hint)
 
 
 def _set_proxy(configuration: Configuration) -> None:
@@ -211,15 +230,15 @@ class ApiSession:
         body: Mapping[str, object] | None = None,
     ) -> Iterator[ApiResponse]:
         headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body is not None else {})
-        request = self._client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
         with _translated():
+            request = self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
             raw = self._client.call_api(*request, _request_timeout=(self._connect_s, silence_s)).response
         try:
             yield ApiResponse(raw)
@@ -270,6 +289,8 @@ def _translated() -> Iterator[None]:
         raise Interruption(Cause.UNREACHABLE, _root_reason(error)) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise Interruption(Cause.CUT, _root_reason(error)) from error
+    except Exception as error:  # what a server says must end no thread, whatever the transport makes of it
+        raise Interruption(Cause.MALFORMED, type(error).__name__) from error
 
 
 def _read_timed_out(error: BaseException) -> Interruption:

@@ -19,6 +19,7 @@ from ipvsproxy.model.notes import Note
 
 Version: TypeAlias = int | str
 
+_MOST_DIGITS = 100  # etcd's have 64 bits, KEP-5504 allows 128; int() raises at some thousand digits
 _HINT = "Correct it; what it last said stays in force"
 
 
@@ -118,7 +119,7 @@ def _event(arrival: Present | Unreadable) -> ClusterEvent:
 
 
 def _version(text: str) -> Version:
-    return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else text
 
 
 def _is_later(version: Version, other: Version) -> bool:

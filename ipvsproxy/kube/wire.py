@@ -26,6 +26,7 @@ _ENDS_LIST = "k8s.io/initial-events-end"
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EXPIRED_STATUS = 410
 _EXPIRED_REASONS = frozenset({"Expired", "Gone"})
+_INT32 = 0x7FFFFFFF  # what the API has for a number of seconds; JSON and Python know no limit
 _TOO_NEW = "ResourceVersionTooLarge"  # the server has not come that far: its storage was restored, or it lags behind
 
 T = TypeVar("T")
@@ -205,7 +206,7 @@ def interruption_of(status: int, body: bytes | msgspec.Raw, retry_after_s: float
     except _UNDECODABLE:
         told = _Status()
     details = told.details or _StatusDetails()
-    if details.retry_after_seconds is not None:
+    if details.retry_after_seconds is not None and abs(details.retry_after_seconds) <= _INT32:
         retry_after_s = float(details.retry_after_seconds)
     number = status or told.code
     too_new = any(cause.reason == _TOO_NEW for cause in details.causes or ())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
+import gc
 import os
 import socket
 import subprocess
@@ -20,7 +22,7 @@ from ipvsproxy.errors import ConfigError
 from ipvsproxy.kube.client import Access, ApiServer, _translated
 from ipvsproxy.kube.recovery import Cause, Interruption
 from tests.kube.access import OK, SECRET, ask, kubeconfig, sent
-from tests.kube.scripted_server import HOLD, RESET, broken, serving, stream
+from tests.kube.scripted_server import HOLD, RESET, body, broken, serving, stream
 from tests.lab.certificates import Identity, issue, make_authority, server_context
 
 
@@ -285,11 +287,70 @@ def test_no_text_quotes_a_secret_of_a_broken_kubeconfig(tmp_path: Path, text: st
         pytest.param(Access(environ={}), "Service host/port is not set", id="not in a pod"),
         pytest.param(Access(master="127.0.0.1:6443"), "--master: is not a URL", id="master without a scheme"),
         pytest.param(Access(master="ftp://127.0.0.1"), "--master: is not a URL", id="master with another scheme"),
+        pytest.param(Access(master="https://127.0.0.1:99999"), "--master: is not a URL", id="master with no port"),
+        pytest.param(Access(master="http://[::1"), "--master: is not a URL", id="master with half an address"),
     ],
 )
 def test_configuration_that_cannot_be_used_is_an_error_at_the_start(access: Access, problem: str):
     with pytest.raises(ConfigError, match=problem):
         ApiServer(access)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        pytest.param(b"[" * 5000, "cannot be used: RecursionError", id="nested without end"),
+        pytest.param(b"\xff\xfe\0", "cannot be used", id="no text"),
+        pytest.param(b"a: &a [*a]", "cannot be used", id="a loop"),
+        pytest.param(b"current-context: 2001-99-99", "cannot be used: ValueError", id="a date that is none"),
+    ],
+)
+def test_kubeconfig_that_turns_into_anything_is_a_trouble_to_wait_out(tmp_path: Path, text: bytes, reason: str):
+    access = kubeconfig(tmp_path, "http://127.0.0.1:9", {})
+    api = ApiServer(access)
+    Path(access.kubeconfig).write_bytes(text)
+    with pytest.raises(Interruption, match=f"no usable configuration: --kubeconfig .*: {reason}"):
+        ask(api)
+
+
+@pytest.mark.parametrize("where", ["proxy-url", "server", "tls-server-name", "certificate-authority"])
+def test_part_of_a_kubeconfig_that_is_no_text_never_ends_in_a_traceback(tmp_path: Path, where: str):
+    with contextlib.suppress(ConfigError, Interruption):
+        ask(ApiServer(kubeconfig(tmp_path, "https://127.0.0.1:9", {}, **{where: 5})))
+
+
+def test_server_of_a_kubeconfig_that_is_no_url_is_an_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match="the address of the API server: is not a URL"):
+        ApiServer(kubeconfig(tmp_path, "https://127.0.0.1:99999", {}))
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        pytest.param("token", b"\xff\xfe", id="a token that is no text"),
+        pytest.param("token", b"", id="an empty token"),
+        pytest.param("ca.crt", b"", id="an empty authority"),
+    ],
+)
+def test_pod_files_that_turn_into_anything_are_a_trouble_to_wait_out(
+    tmp_path: Path, ca: Identity, name: str, content: bytes
+):
+    api = ApiServer(pod(tmp_path, "https://127.0.0.1:9", ca))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Interruption, match="no usable configuration: the pod's own access to the API: "):
+        ask(api)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_redirection_to_what_is_no_url_is_not_understood():
+    """urllib3 leaves that connection to the garbage collector."""
+    with serving([body({}, 302, Location="http://[::1")]) as server:
+        with pytest.raises(Interruption) as failed:
+            ask(ApiServer(Access(master=server.url)))
+        assert failed.value.cause is Cause.MALFORMED
+        del failed
+        gc.collect()
 
 
 def test_certificate_file_that_is_missing_is_named(tmp_path: Path):

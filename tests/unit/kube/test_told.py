@@ -173,6 +173,11 @@ def test_versions_that_are_no_numbers_are_compared_for_equality_only():
     assert told.resume_at == "x0"
 
 
+def test_version_of_more_digits_than_a_number_may_have_is_compared_for_equality_only():
+    told = listed(present("a", 7), version="1" * 5000)
+    assert news(told, present("a", "9" * 5000), present("a", "9" * 5000), absent("a", "8" * 5000)) == ["+a", "", "-a"]
+
+
 def test_event_without_a_version_is_always_news():
     assert news(listed(present("a", "")), present("a", ""), present("a", "")) == ["+a", "+a"]
 

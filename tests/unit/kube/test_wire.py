@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipvsproxy.cluster.events import ObjectRef
 from ipvsproxy.kube.recovery import Cause, Interruption
 from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, other_nodes, own_node
+from ipvsproxy.kube.told import Told
 from ipvsproxy.kube.wire import Absent, Bookmark, Present, Reader, Unreadable, interruption_of, lines_of
 
 METADATA = {"name": "web", "namespace": "default", "resourceVersion": "7"}
@@ -108,6 +112,12 @@ def test_wait_in_the_status_object_holds_against_the_header():
     assert interruption_of(429, b'{"details":{"retryAfterSeconds":5}}', 3.0).retry_after_s == 5.0
 
 
+@pytest.mark.parametrize("seconds", [pytest.param("9" * 400, id="a number without end"), "null", '"x"', "1.5"])
+def test_wait_in_the_status_object_that_is_no_wait_does_not_count(seconds: str):
+    said = interruption_of(429, b'{"details":{"retryAfterSeconds":%s}}' % seconds.encode(), 3.0)
+    assert (said.status, said.retry_after_s) == (429, 3.0)
+
+
 def test_message_of_the_server_is_one_short_line():
     said = interruption_of(500, json.dumps({"message": "a\nb" + "x" * 5000}).encode())
     assert said.reason.isprintable()
@@ -166,3 +176,21 @@ def test_namespaces_are_held_once():
     reader = Reader(SERVICES)
     first, second = (reader.read_line(line("ADDED", {"metadata": METADATA})) for _ in range(2))
     assert first.ref.namespace is second.ref.namespace  # type: ignore[union-attr]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("9" * 5000)
+KEYS = st.sampled_from(
+    ["metadata", "name", "namespace", "resourceVersion", "annotations", "items", "kind", "code", "details", "causes"]
+) | st.just("retryAfterSeconds")
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
+
+
+@given(st.sampled_from(["ADDED", "DELETED", "BOOKMARK", "ERROR", ""]), ANYTHING)
+def test_whatever_a_server_says_is_understood_or_an_interruption(event_type: str, said: object):
+    told = Told("Service")
+    told.begin_list()
+    with contextlib.suppress(Interruption):
+        arrival = Reader(SERVICES).read_line(line(event_type, said))
+        told.bookmark(arrival) if isinstance(arrival, Bookmark) else told.take(arrival)
+    with contextlib.suppress(Interruption):
+        told.end_list(Reader(SERVICES).read_page(json.dumps(said).encode()).version)
