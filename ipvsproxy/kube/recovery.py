@@ -128,7 +128,7 @@ class Backoff:
         unreachable = interruption.cause is Cause.UNREACHABLE
         longest = timing.longest_unreachable_s if unreachable else timing.longest_retry_s
         middle = min(timing.first_retry_s * 2.0 ** min(self.tries - 1, 16), longest / _MOST_SPREAD)
-        asked = min(interruption.retry_after_s or 0.0, timing.longest_retry_after_s)
+        asked = min(max(interruption.retry_after_s or 0.0, 0.0), timing.longest_retry_after_s)
         return asked + middle * (_MOST_SPREAD - 1 + self._random())
 
     def reset(self) -> None:

@@ -69,6 +69,11 @@ def test_what_the_server_asks_for_is_waited_for_first():
     assert waits(Cause.REFUSED, 2, 0.5, retry_after_s=10) == [11, 12]
 
 
+@pytest.mark.parametrize("asked", [-0.1, -100.0, float("-inf")])
+def test_server_cannot_ask_for_less_than_nothing(asked: float):
+    assert waits(Cause.REFUSED, 3, 0.5, retry_after_s=asked) == [1, 2, 4]
+
+
 def test_server_cannot_ask_for_hours():
     assert waits(Cause.REFUSED, 1, 0.5, retry_after_s=7200) == [61]
 
