@@ -30,6 +30,8 @@ class Timing:
     longest_unreachable_s: float = 4.0
     """Where nobody answers, nobody is spared by waiting, and the tables are to be right soon after a server is back."""
     longest_retry_after_s: float = 120.0
+    ask_again_s: float = 3600.0
+    """What was refused may have been so by a server, or something before it, that is another one by now."""
     page_size: int = 500
 
 
@@ -81,7 +83,7 @@ class Interruption(Exception):  # noqa: N818 - mostly no error: watches end ever
 
 
 class Asks(NamedTuple):
-    """What the server is asked to do for us. What it refuses is done here, for the life of the process."""
+    """What the server is asked to do for us. What it refuses is done here for an hour."""
 
     streaming: bool = True
     """Send the list as events of the watch, so that nobody holds all of it (Kubernetes 1.32 and later)."""
@@ -93,7 +95,7 @@ def without_refused(asks: Asks, status: int) -> Asks | None:
     """What is left to ask for after this status; None where the status is about something else.
 
     A server answers 422 to a parameter that it forbids and 400 to a selector that it does not know. Which one it means
-    stands only in the text, so the likelier goes first; each costs one request, once. Source: apimachinery v0.37.2
+    stands only in the text, so the likelier goes first; each costs one request an hour. Source: apimachinery v0.37.2
     pkg/apis/meta/internalversion/validation; apiserver v0.37.2 pkg/endpoints/handlers/get.go.
     """
     orders = {_INVALID: ("streaming", "fields", "labels"), _BAD_REQUEST: ("fields", "labels", "streaming")}

@@ -104,6 +104,8 @@ class Watch:
         self._timing = timing
         self._spread = spread
         self._asks = Asks()
+        self._asks_less_since = 0.0
+        self._known_refusals: set[str] = set()
         self._reader = Reader(resource)
         self._told = Told(resource.kind)
         self._backoff = Backoff(timing, spread)
@@ -149,6 +151,8 @@ class Watch:
 
     def _attempt(self, deliver: Deliver) -> Interruption:
         """One connection, from its start to its end; why it ended."""
+        if self._asks != Asks() and self._clock.monotonic() - self._asks_less_since >= self._timing.ask_again_s:
+            self._asks, self._unfinished_streams = Asks(), 0
         try:
             with self._server.connect() as session:
                 if self._told.resume_at is None and not self._asks.streaming:
@@ -274,16 +278,24 @@ class Watch:
         """Put right for the next connection what can be; the seconds to wait for it."""
         asks = without_refused(self._asks, interruption.status)
         if asks is not None:
-            left_out = [name for name in Asks._fields if getattr(asks, name) != getattr(self._asks, name)]
-            log.info("watch_simplified", kind=self.resource.kind, without=left_out, reason=str(interruption))
-            self._asks = asks
+            self._ask_less(asks, str(interruption))
             return 0.0
-        self._asks = without_cut_stream(self._asks, self._unfinished_streams)
+        self._ask_less(without_cut_stream(self._asks, self._unfinished_streams), str(interruption))
         if interruption.needs_list:
             self._told.expire()
         wait_s = self._backoff.next_s(interruption)
         self._tell_lost(interruption, wait_s)
         return wait_s
+
+    def _ask_less(self, asks: Asks, reason: str) -> None:
+        """Do without what was refused, for a time; told loudly the first time."""
+        left_out = {name for name in Asks._fields if getattr(asks, name) != getattr(self._asks, name)}
+        if not left_out:
+            return
+        tell = log.debug if left_out <= self._known_refusals else log.info
+        tell("watch_simplified", kind=self.resource.kind, without=sorted(left_out), reason=reason)
+        self._known_refusals |= left_out
+        self._asks, self._asks_less_since = asks, self._clock.monotonic()
 
     def _prosper(self) -> None:
         """Forget troubles. A list alone does not show that all is well: one that is cut or expires again is costly."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from ipvsproxy.kube.resources import ENDPOINT_SLICES, own_node
+from tests.builders import FakeClock
 from tests.kube.following import eventually, following
 from tests.kube.scripted_server import (
     CUT,
@@ -81,6 +83,39 @@ def test_refused_field_selector_is_replaced_by_filtering_here():
     assert "fieldSelector" not in second
     assert "labelSelector" in second
     assert "sendInitialEvents" in second
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(refusal(400, "BadRequest"), id="as an answer"),
+        pytest.param(stream(line("ERROR", status(400, "BadRequest"))), id="as an event"),
+    ],
+)
+def test_refused_selector_is_asked_for_again_after_an_hour(refused):
+    """The 400 may have been a gateway's whim; and without its selector, our Node's watch hears of every Node."""
+    clock = FakeClock()
+    later = [lambda: setattr(clock, "now", 3599.0), lambda: setattr(clock, "now", 3600.0)]
+    script = [refused, stream(added(A1), bookmark(9, ends_list=True), CUT), stream(added(service("b", 10)), CUT)]
+    script += [stream(added(service("c", 11)), CUT), refused, stream(added(service("d", 12)), HOLD)]
+    reactions = dict(zip(("+b", "+c"), later, strict=True))
+    with serving(script) as server, capture_logs() as logs:
+        with following(server.url, clock=clock, reactions=reactions) as found:
+            found.wait_for("+a", "Listed", "+b", "+c", "+d")
+        asked = ["fieldSelector" in request.query for request in server.requests]
+    assert asked == [True, False, False, False, True, False]
+    assert [entry["log_level"] for entry in logs if entry["event"] == "watch_simplified"] == ["info", "debug"]
+
+
+def test_streaming_list_that_never_ended_is_asked_for_again_after_an_hour():
+    clock = FakeClock()
+    later = {"+b": lambda: setattr(clock, "now", 3600.0)}
+    expired = line("ERROR", status(410, "Expired"))
+    script = [stream(added(A1)), stream(added(A1)), page([A1], 9), stream(added(service("b", 10)), expired)]
+    with serving(script) as server, following(server.url, clock=clock, reactions=later) as found:
+        found.wait_for("+a", "Listed", "+b")
+        eventually(lambda: len(server.requests) == 5)
+        assert "sendInitialEvents" in server.requests[4].query
 
 
 def test_service_that_becomes_headless_is_removed_where_the_server_does_not_select():
