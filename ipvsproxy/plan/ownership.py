@@ -8,13 +8,14 @@ and is reported. differs: kube-proxy deletes every virtual server of the host th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Key, Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import set_name
 
+_PROTOCOLS = frozenset(Protocol)
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY)
 _NODE_PORT_SETS = {
     set_name(f"KUBE-NODE-PORT-{local}{protocol.name}", family): (family, protocol)
@@ -29,7 +30,7 @@ def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedA
 
     `host`: the addresses of the node's interfaces but kube-ipvs0, where our node ports are.
     """
-    kept = {kind: {k: v for k, v in found.items() if not _is_inside(k, exclude)} for kind, found in observed.items()}
+    kept = {kind: {k: v for k, v in found.items() if not is_excluded(k, exclude)} for kind, found in observed.items()}
     bound = {entry.address for entry in kept[Kind.BOUND_ENTRY] if isinstance(entry, SetEntry)}
     bound.update(address for address in kept[Kind.ADDRESS] if isinstance(address, bytes))
     fronts = {
@@ -57,12 +58,26 @@ def is_cluster_ip(key: VirtualServerKey, state: State) -> bool:
     return SetEntry(name, key.address, key.protocol, key.port) in state[Kind.ACCEPT_ENTRY]
 
 
-def _is_inside(key: Key, exclude: Sequence[Cidr]) -> bool:
-    """Whether an object has an address in one of these networks."""
+def is_excluded(key: Key, exclude: Sequence[Cidr]) -> bool:
+    """Whether an object has an address in one of these networks, and so is not ours to touch."""
     if not exclude:
         return False
     address = key if isinstance(key, bytes) else getattr(key, "address", b"")
     return any(address in cidr for cidr in exclude)
+
+
+def told_by(entry: SetEntry, node_port_addresses: Collection[PackedAddr]) -> Iterator[VirtualServerKey]:
+    """The virtual servers that a set entry is a trace of: without it, they may count as somebody else's.
+
+    `node_port_addresses`: the node's addresses at which node ports are served.
+    """
+    if entry.set_name in _NODE_PORT_SETS:
+        family, protocol = _NODE_PORT_SETS[entry.set_name]
+        for address in node_port_addresses:
+            if family_of(address) is family:
+                yield VirtualServerKey(protocol, address, entry.port)
+    elif entry.address and entry.protocol in _PROTOCOLS and not entry.second:  # others may have put any protocol there
+        yield VirtualServerKey(Protocol(entry.protocol), PackedAddr(entry.address), entry.port)
 
 
 def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:

@@ -32,6 +32,7 @@ from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
+from ipvsproxy.plan.ownership import told_by
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.outcomes import Outcome, hint, judge
@@ -64,7 +65,9 @@ class Applier:
             self.waiting.pop(ref, None)
         self._refused_now = set()
         operations = diff(refs, self._wanted.get, self._mirror.applied)
-        if not self.may_delete:
+        if self.may_delete:
+            operations += diff(self._unseen(refs, operations), self._wanted.get, self._mirror.applied)
+        else:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
         for phase in ordered(operations, self._mirror.applied, self._is_bound):
             self._send(phase)
@@ -84,6 +87,23 @@ class Applier:
         again = self._send_batch([operation for operation in phase if self._may_go(operation)])
         for operation in self._send_batch(again):
             self._refuse(operation, errno.EAGAIN)
+
+    def _unseen(self, refs: Iterable[ObjectId], operations: Iterable[Operation]) -> list[ObjectId]:
+        """Virtual servers that we do not see, and that a plan gave up or whose traces go: a dump may have missed them.
+
+        They go too, or would count as somebody else's for good; where they are not there, that is no harm.
+        """
+        traces = (op.key for op in operations if op.verb is Verb.DELETE and isinstance(op.key, SetEntry))
+        told = (key for entry in traces for key in told_by(entry, self._wanted.host.node_port_addresses))
+        given_up = (key for kind, key in refs if kind is Kind.VIRTUAL_SERVER and isinstance(key, VirtualServerKey))
+        keys = {
+            key
+            for key in (*told, *given_up)
+            if key not in self._mirror.applied[Kind.VIRTUAL_SERVER]
+            if self._wanted.get((Kind.VIRTUAL_SERVER, key)) is None
+        }
+        self._mirror.suspect(keys)
+        return [(Kind.VIRTUAL_SERVER, key) for key in sorted(keys)]
 
     def _left_open(self, phase: Sequence[Operation]) -> list[PackedAddr]:
         """The bound addresses of this phase's closing entries that do not stand after it."""

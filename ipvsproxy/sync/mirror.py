@@ -34,6 +34,7 @@ from ipvsproxy.sync.retries import Retries
 log = structlog.get_logger()
 
 _TOLD = 5  # examples in a log line
+_UNSEEN = VirtualServer("")  # equals nothing that is wanted: whoever wants it asks the kernel again
 
 
 class Mirror:
@@ -74,6 +75,13 @@ class Mirror:
         self._note_foreign(self._found)
         self._found_counts = False
         self._found = empty_state()
+
+    def suspect(self, keys: Iterable[VirtualServerKey]) -> None:
+        """Traces of these virtual servers go, and none of them was seen: believe them there until they are deleted."""
+        for key in keys:
+            if not ownership.is_excluded(key, self._exclude):
+                self.applied[Kind.VIRTUAL_SERVER].setdefault(key, _UNSEEN)
+                self.applied[Kind.REAL_SERVER].setdefault(key, b"")
 
     def distrust(self, kinds: Iterable[Kind]) -> None:
         """These kinds may be wrong: the next `reread` reads their subsystem."""
@@ -157,9 +165,21 @@ class Mirror:
         for kind, key in (*desired, *believed):
             if kind in kinds and key in observed[kind]:
                 owned[kind].setdefault(key, observed[kind][key])
+        if Kind.VIRTUAL_SERVER in kinds:
+            self._keep_unseen(owned, desired)
         drift = [ref for kind in kinds for ref in self._replace(kind, owned)]
         self._note_foreign(observed)
         return drift
+
+    def _keep_unseen(self, owned: State, desired: Desired) -> None:
+        """What nobody wants is gone when the kernel says so to its deletion, and not when a dump has it no more.
+
+        IPVS does not tell when its table changed under a dump, which then misses entries (kernel/ipvs.py).
+        """
+        for key in self.applied[Kind.VIRTUAL_SERVER].keys() - owned[Kind.VIRTUAL_SERVER].keys():
+            if desired.get((Kind.VIRTUAL_SERVER, key)) is None:
+                owned[Kind.VIRTUAL_SERVER][key] = _UNSEEN
+                owned[Kind.REAL_SERVER][key] = self.applied[Kind.REAL_SERVER].get(key, b"")
 
     def _note_foreign(self, observed: State) -> None:
         """Remember, and say when it changes, which virtual servers are somebody else's."""

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import errno
 from collections import Counter
+from itertools import pairwise
+from random import Random
 
 import msgspec
 from hypothesis import given
@@ -322,6 +324,48 @@ def test_after_a_crash_at_any_message_the_next_start_leaves_what_a_fresh_one_wou
     now = World(after, world.host)
     settle(node_in(now, node.fake))
     assert node.fake.state == fresh(now)
+
+
+def lossy(fake: FakeKernel, random: Random) -> None:
+    """From now on each dump of IPVS misses three in ten of its virtual and real servers, and does not say so."""
+    whole = fake.kernel.ipvs.read
+
+    def read() -> State:
+        found = whole()
+        for key in sorted(found[Kind.VIRTUAL_SERVER], key=str):
+            if random.random() < 0.3:
+                del found[Kind.VIRTUAL_SERVER][key], found[Kind.REAL_SERVER][key]
+            else:
+                kept = [
+                    one
+                    for one in real_servers.split(found[Kind.REAL_SERVER][key], len(key.address))
+                    if random.random() < 0.7
+                ]
+                found[Kind.REAL_SERVER][key] = real_servers.join(kept)
+        return found
+
+    fake.kernel.ipvs.read = read
+
+
+@given(histories(), connections(), st.randoms(use_true_random=False), st.booleans())
+def test_k48_no_virtual_server_is_left_behind_by_dumps_that_miss_some(history, connections, random, restarts):
+    """With restarts nothing drains: then an address is the only trace, and does not tell the port."""
+    node = connected(node_in(history[0]), Connected() if restarts else connections)
+    node.sync()
+    whole = node.fake.kernel.ipvs.read
+    lossy(node.fake, random)
+    for before, world in pairwise(history):
+        if restarts:  # with the addresses that the node had: they alone tell whose a node port is
+            node = node_in(World(world.cluster, before.host), node.fake)
+            node.sync()
+        node.reconciler.audit(in_full=True)
+        live(node, world)
+    node.fake.kernel.ipvs.read = whole
+    node.reconciler.audit(in_full=True)
+    settle(node)
+    node.reconciler.audit(in_full=True)
+    settle(node)
+    assert node.fake.state == fresh(history[-1])
 
 
 @given(histories(), connections())
