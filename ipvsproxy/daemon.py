@@ -99,8 +99,7 @@ def run(config: ProxyConfig) -> int:
         gateways = GatewayMonitor(inbox.put)
         reconciler.gateways_changed(gateways.gateways)
         _start(config, kernel, reconciler)
-        periods = Periods(config.min_sync_period_s, config.sync_period_s)
-        runner = Runner(inbox, tracker, reconciler, SystemClock(), periods)
+        runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
         workers = (
             *source.workers,
             _Worker("device", monitor.run, monitor.stop, inbox),
@@ -108,6 +107,11 @@ def run(config: ProxyConfig) -> int:
             _Worker("health-check-ports", partial(health.run, lambda: runner.keeps_up), health.stop, inbox),
         )
         return _serve(runner, workers)
+
+
+def periods(config: ProxyConfig) -> Periods:
+    """How often to sync at most, and how often to audit."""
+    return Periods(min_sync_s=config.min_sync_period_s, audit_s=config.sync_period_s)
 
 
 class _Source(NamedTuple):
