@@ -82,6 +82,11 @@ def test_wait_does_not_overflow_after_days():
     assert max(waits(Cause.REFUSED, 5000, 1.0)) == 30
 
 
+def test_k16_silence_is_taken_for_a_dead_server_after_90_seconds():
+    """Bookmarks come each minute, and a watch must be known to be dead within two."""
+    assert Timing().silence_s == 90.0
+
+
 def test_good_connection_begins_the_waits_anew():
     backoff = Backoff(TIMING, lambda: 0.5)
     first = [backoff.next_s(Interruption(Cause.CUT)) for _ in range(3)]

@@ -13,7 +13,7 @@ from ipvsproxy.errors import DumpInterrupted
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, State, VirtualServer
-from ipvsproxy.sync.runner import FULL_AUDIT_EVERY, Periods, Runner, Signal
+from ipvsproxy.sync.runner import Periods, Runner, Signal
 from tests.builders import addr, blob, vs_key
 from tests.clusters import Node, Svc, cluster
 
@@ -141,6 +141,15 @@ def test_a_quick_audit_reads_nothing_in_full(node):
     assert reads.kinds == []
 
 
+def test_the_first_quick_audit_has_nothing_to_compare_with_and_reads_in_full():
+    node = Node()
+    node.sync(cluster(Svc("a")))
+    right = copy.deepcopy(node.fake.state)
+    remove_accept_entry(node.fake.state)
+    node.reconciler.audit(in_full=False)
+    assert node.fake.state == right
+
+
 def test_our_own_changes_are_no_drift(node):
     node.sync(cluster(Svc("a", endpoints=(("10.244.1.6", True),)), Svc("b", ips=("10.96.0.21",))))
     node.reconciler.audit(in_full=False)
@@ -197,7 +206,7 @@ class Audits:
 
 def test_audits_come_every_period_and_one_in_ten_is_full(node):
     audits = Audits(node)
-    end = FULL_AUDIT_EVERY * 30 + 1
+    end = 301
 
     class Inbox:
         def get(self, timeout_s: float):
@@ -207,8 +216,8 @@ def test_audits_come_every_period_and_one_in_ten_is_full(node):
             return None
 
     Runner(Inbox(), node.tracker, audits, node.clock, Periods(audit_s=30)).run()  # type: ignore[arg-type]
-    assert [at for at, _ in audits.at] == [30 * n for n in range(1, FULL_AUDIT_EVERY + 1)]
-    assert [in_full for _, in_full in audits.at] == [False] * (FULL_AUDIT_EVERY - 1) + [True]
+    assert [at for at, _ in audits.at] == [30, 60, 90, 120, 150, 180, 210, 240, 270, 300]
+    assert [in_full for _, in_full in audits.at] == [False] * 9 + [True]
 
 
 def test_without_a_period_there_are_no_audits():

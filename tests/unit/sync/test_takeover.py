@@ -12,7 +12,8 @@ from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, SetSpec, VirtualServer
 from tests.builders import blob, vs_key
-from tests.clusters import Node, Svc, cluster, events
+from tests.clusters import Node, Svc, cluster
+from tests.clusters import events as events_of
 
 KEY = vs_key("10.96.0.20", 80)
 A, B = "10.244.1.5", "10.244.1.6"
@@ -51,6 +52,20 @@ def test_what_kube_proxy_left_right_is_not_touched_by_a_single_message():
     assert fake.messages == before
 
 
+def test_a_virtual_server_without_a_trace_that_is_right_is_not_touched_and_foreign_ones_are_told(events):
+    """Whose it was cannot be told from it; that it is wanted makes it ours."""
+    theirs = vs_key("192.0.2.99", 80)
+    left = left_behind({A: 1, B: 1}).state
+    fake = FakeKernel()
+    for kind in (Kind.VIRTUAL_SERVER, Kind.REAL_SERVER):
+        fake.state[kind] = {KEY: left[kind][KEY], theirs: left[kind][KEY]}
+    events.clear()
+    Node(fake).sync(cluster(WEB))
+    touched = [event["operation"] for event in events if event["event"] == "operation_applied"]
+    assert not any("virtual server" in operation or "real server" in operation for operation in touched)
+    assert [event["some"] for event in events if event["event"] == "foreign_virtual_servers"] == [[str(theirs)]]
+
+
 @pytest.mark.parametrize("missing", ["Service", "EndpointSlice", "Node"])
 def test_nothing_is_removed_before_all_that_plans_depend_on_is_listed(missing):
     """With the slices missing, all Services would be without endpoints, and every stream of the node would end."""
@@ -58,7 +73,7 @@ def test_nothing_is_removed_before_all_that_plans_depend_on_is_listed(missing):
     right = copy.deepcopy(fake.state)
     node = Node(fake, needs_node=True)
     told = {"Service", "EndpointSlice", "Node"} - {missing}
-    for event in events({}, cluster(WEB)):
+    for event in events_of({}, cluster(WEB)):
         if isinstance(event, Changed) and event.ref.kind in told:
             node.tracker.note(event)
     for kind in told:
