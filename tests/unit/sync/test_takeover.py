@@ -7,9 +7,10 @@ import copy
 import msgspec
 import pytest
 
-from ipvsproxy.cluster.events import Changed, Listed
+from ipvsproxy.cluster.events import Changed, Listed, ObjectRef
 from ipvsproxy.kernel.fake import FakeKernel
-from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
+from ipvsproxy.model.api_objects import EndpointPort, ServiceSpec
+from ipvsproxy.model.enums import Family, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, SetSpec, VirtualServer
 from tests.builders import blob, vs_key
 from tests.clusters import Node, Svc, cluster
@@ -100,11 +101,25 @@ def test_k46_a_set_of_another_type_under_our_name_is_replaced_and_filled():
         pytest.param(msgspec.structs.replace(WEB, ips=("10.96.0.21",)), id="another address"),
         pytest.param(msgspec.structs.replace(WEB, node_ports=(30080,)), id="a node port"),
         pytest.param(msgspec.structs.replace(WEB, external_ips=("203.0.113.20",)), id="an external IP"),
+        pytest.param(
+            msgspec.structs.replace(WEB, node_ports=(30080,), external_policy="Local"), id="a node port, Local"
+        ),
     ],
 )
 def test_k18_each_edit_is_in_force_after_one_sync_and_nothing_of_the_former_form_is_left(edited):
     node = Node(host=("192.0.2.11",))
     for service in (WEB, edited, WEB):
+        node.sync(cluster(service))
+        fresh = Node(host=("192.0.2.11",))
+        fresh.sync(cluster(service))
+        assert node.fake.state == fresh.fake.state
+
+
+def test_k18_another_external_traffic_policy_leaves_nothing_of_the_former():
+    public = msgspec.structs.replace(WEB, external_ips=("203.0.113.20",), node_ports=(30080,), here=(A,))
+    node = Node(host=("192.0.2.11",))
+    for policy in ("Cluster", "Local", "Cluster"):
+        service = msgspec.structs.replace(public, external_policy=policy)
         node.sync(cluster(service))
         fresh = Node(host=("192.0.2.11",))
         fresh.sync(cluster(service))
@@ -123,10 +138,34 @@ def test_k18_affinity_and_its_time_out_are_edited_in_place():
 
 
 def test_k18_a_service_that_becomes_external_name_leaves_nothing():
-    node = Node()
-    node.sync(cluster(WEB))
-    node.sync({})
-    empty = Node()
+    """Its slices may still be there for a while."""
+    node = Node(host=("192.0.2.11",))
+    before = cluster(msgspec.structs.replace(WEB, external_ips=("203.0.113.20",), node_ports=(30080,)))
+    node.sync(before)
+    ref = ObjectRef("Service", "default", "web")
+    spec = ServiceSpec(type="ExternalName")
+    node.sync({**before, ref: msgspec.structs.replace(before[ref], spec=spec)})
+    empty = Node(host=("192.0.2.11",))
     empty.sync({})
     assert node.fake.state == empty.fake.state
-    assert vs_key("10.96.0.20", 80, Protocol.TCP) not in node.fake.state[Kind.VIRTUAL_SERVER]
+
+
+def test_k18_another_target_port_is_in_force_after_one_sync_and_the_virtual_server_is_not_touched(events):
+    node = Node()
+    before = cluster(WEB)
+    node.sync(before)
+    events.clear()
+    ref = ObjectRef("EndpointSlice", "default", "web-ipv4")
+    node.sync({**before, ref: msgspec.structs.replace(before[ref], ports=(EndpointPort("p80tcp", "TCP", 9090),))})
+    assert node.fake.state[Kind.REAL_SERVER][KEY] == blob((A, 9090), (B, 9090))
+    touched = [event["operation"] for event in events if event["event"] == "operation_applied"]
+    assert not any(" virtual server" in operation for operation in touched)
+
+
+def test_k18_another_scheduler_is_set_in_place_by_the_start_that_brings_it(events):
+    fake = left_behind({A: 1, B: 1})
+    events.clear()
+    Node(fake, scheduler="lc").sync(cluster(WEB))
+    assert fake.state[Kind.VIRTUAL_SERVER][KEY].scheduler == "lc"
+    touched = [event["operation"] for event in events if event["event"] == "operation_applied"]
+    assert touched == [f"edit virtual server {KEY}"]
