@@ -4,6 +4,7 @@ import os
 
 import hypothesis
 import pytest
+import structlog
 
 # A busy machine makes any example slow, so no profile has a deadline; pytest-timeout finds what hangs.
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=40)
@@ -39,6 +40,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test or fixture that asks for `kernel_kind` gets "fake", or "real" under --kernel=real; never both in a run."""
     if "kernel_kind" in metafunc.fixturenames:
         metafunc.parametrize("kernel_kind", [metafunc.config.getoption("--kernel")], scope="session")
+
+
+@pytest.fixture(autouse=True)
+def _every_level_is_logged() -> None:
+    """Undo what a test before set up for logging: `capture_logs` sees nothing that a level filter holds back."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture
