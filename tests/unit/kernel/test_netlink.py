@@ -155,11 +155,12 @@ def test_later_sends_of_the_same_batch_go_on_with_a_new_socket():
     [
         pytest.param(lose_last, id="time-out"),
         pytest.param(lambda _: [broken(errno.ENOBUFS)], id="answers lost"),
+        pytest.param(lambda _: [broken(errno.EBADF)], id="closed by somebody"),
         pytest.param(lambda batch: [error(batch[0], errno.EEXIST)[:-1]], id="answer cut off"),
         pytest.param(lambda batch: [numberless(NLMSG_ERROR, batch[0])], id="answer without a number"),
     ],
 )
-def test_a_broken_socket_is_closed_and_the_next_use_opens_another(script):
+def test_k15_a_broken_socket_is_closed_and_the_next_use_opens_another(script):
     opened = Opened(script, obey)
     assert opened.netlink.send_batch(TYPE, [BODY] * 3)[2] != 0
     assert opened.sockets[0].closed

@@ -196,6 +196,33 @@ def test_after_lost_answers_the_kernel_is_read_and_nothing_that_stands_is_sent_a
     assert (result.refused, result.retry_at) == (0, None)
 
 
+@pytest.mark.parametrize(
+    "verb, number",
+    [
+        pytest.param(Verb.ADD, errno.EEXIST, id="there already"),
+        pytest.param(Verb.ADD, errno.EINVAL, id="not taken"),
+        pytest.param(Verb.ADD, errno.ENOBUFS, id="its answer is lost"),
+        pytest.param(Verb.DELETE, errno.ESRCH, id="gone already"),
+        pytest.param(Verb.DELETE, errno.EINVAL, id="its deletion is not taken"),
+    ],
+)
+def test_k15_one_bad_virtual_server_holds_up_no_other_and_is_right_when_the_trouble_is_over(verb, number):
+    node = Node()
+    before, after = (cluster(), TWO) if verb is Verb.ADD else (TWO, cluster(Svc("c", ("10.96.0.23",))))
+    node.sync(before)
+    node.fake.faults[verb, Kind.VIRTUAL_SERVER, KEY] = number
+    node.sync(after)
+    fresh = Node()
+    fresh.sync(after)
+    assert served(node.fake.state) | {KEY} == served(fresh.fake.state) | {KEY}
+    node.fake.faults.clear()
+    if number == errno.ESRCH:  # the kernel has it no more, as it said
+        node.fake.state[Kind.VIRTUAL_SERVER].pop(KEY)
+        node.fake.state[Kind.REAL_SERVER].pop(KEY)
+    node.pass_time(60)
+    assert node.fake.state == fresh.fake.state
+
+
 def test_a_kernel_that_cannot_be_read_is_told_and_tried_again(events):
     node = Node()
     node.sync(TWO)
