@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from ipvsproxy.errors import KernelError, describe_errno
+from ipvsproxy.errors import KernelError, Unsupported, describe_errno
 from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.ipset_codec import (
     ADD,
@@ -248,7 +248,20 @@ class NetlinkIPSets:
         except KernelError as error:
             if error.number == errno.ENOENT:
                 return []
-            raise
+            raise _explain(error) from error
+
+
+def _explain(error: KernelError) -> KernelError:
+    """The same error with what to do about it, where the reason is the machine and not the moment.
+
+    EINVAL is nfnetlink's answer for a subsystem that it neither has nor can load (net/netfilter/nfnetlink.c).
+    """
+    if error.number == errno.EINVAL:
+        why = "this kernel has no ipsets, or may not load them (EINVAL)"
+        return Unsupported(error.what, error.number, "Load the module ip_set on the node (modprobe ip_set)", why)
+    if error.number in {errno.EPERM, errno.EACCES}:
+        return Unsupported(error.what, error.number, "Run as root, or with the capability NET_ADMIN")
+    return error
 
 
 def _copy_of(name: str) -> str:

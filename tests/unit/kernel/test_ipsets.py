@@ -12,6 +12,7 @@ import structlog
 from pyroute2.ipset import AsyncIPSet, PortEntry
 from pyroute2.netlink.nfnetlink.ipset import ipset_msg
 
+from ipvsproxy.errors import Unsupported
 from ipvsproxy.kernel.ipset_codec import encode_create, encode_entry, named
 from ipvsproxy.kernel.ipsets import IPSET_ERR_HASH_FULL, IPSET_ERR_PROTOCOL, NetlinkIPSets
 from ipvsproxy.kernel.netlink import (
@@ -292,3 +293,21 @@ def test_a_kernel_that_tells_no_revision_refuses_the_set():
 
     ipsets = NetlinkIPSets({}, NetlinkSocket(NETLINK_NETFILTER, "the ipsets", lambda _: ScriptedKernel(respond)))
     assert ipsets.apply([Operation(Verb.ADD, Kind.SET, "KUBE-A", SetSpec("hash:ip", Family.IPV4))]) == [errno.EBADMSG]
+
+
+@pytest.mark.parametrize(
+    "number, advice",
+    [
+        pytest.param(errno.EINVAL, "Load the module ip_set", id="no ipsets"),
+        pytest.param(errno.EPERM, "Run as root, or with the capability NET_ADMIN", id="no permission"),
+    ],
+)
+@pytest.mark.parametrize("ask", [NetlinkIPSets.read, NetlinkIPSets.fingerprint])
+def test_k45_a_machine_that_has_no_ipsets_is_told_what_to_do(ask, number, advice):
+    def respond(batch: list[Sent]) -> list[bytes]:
+        return [error(sent, number) for sent in batch]
+
+    netlink = NetlinkSocket(NETLINK_NETFILTER, "the ipsets", lambda _: ScriptedKernel(respond))
+    with pytest.raises(Unsupported, match=advice) as refused:
+        ask(NetlinkIPSets({"KUBE-CLUSTER-IP": Kind.ACCEPT_ENTRY}, netlink))
+    assert refused.value.number == number

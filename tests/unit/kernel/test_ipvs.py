@@ -317,7 +317,7 @@ def test_a_family_number_of_another_size_is_not_understood():
         pytest.param(errno.EPERM, "Run as root, or with the capability NET_ADMIN", id="no permission"),
     ],
 )
-def test_a_machine_that_cannot_do_it_is_told_what_to_do(number, advice):
+def test_k45_a_machine_that_cannot_do_it_is_told_what_to_do(number, advice):
     def respond(batch: list[Sent]) -> list[bytes]:
         return [error(sent, number) for sent in batch]
 
@@ -366,7 +366,7 @@ def test_a_reloaded_module_is_asked_for_its_new_number_once(use):
 
 
 @pytest.mark.parametrize("read", [NetlinkIpvs.read, NetlinkIpvs.dump])
-def test_a_module_that_was_unloaded_is_told_and_found_again_later(read):
+def test_k45_a_module_that_was_unloaded_is_told_and_found_again_later(read):
     kernel = ReloadedKernel()
     ipvs = ipvs_of(kernel)
     read(ipvs)
