@@ -161,6 +161,19 @@ def test_sigterm_leaves_everything_and_the_next_daemon_writes_nothing(empty_host
     assert before == snapshot(empty_host)
 
 
+def test_a_running_daemon_audits_every_sync_period_and_puts_right_what_somebody_changed(empty_host, tmp_path):
+    """A virtual server and an entry of a set: nobody tells us of either, so that nothing but an audit can find them."""
+    flags = (*FLAGS, "--ipvs-sync-period=1s")
+    with proxy_on(empty_host, tmp_path, *SERVED, flags=flags) as proxy:
+        proxy.wait_for_services()
+        before = snapshot(empty_host)
+        empty_host.run("ipvsadm", "-D", "-t", "10.96.0.20:80")
+        empty_host.run("ipset", "del", "KUBE-CLUSTER-IP", "10.96.0.20,tcp:80")
+        proxy.wait_for("drift_found", lambda line: line["kind"] == "virtual server")
+        proxy.wait_until(lambda: snapshot(empty_host) == before)
+        assert proxy.stop(signal.SIGTERM) == ExitCode.OK
+
+
 def test_k07_time_outs_are_set_and_stay_after_a_restart_that_asks_for_none(empty_host, tmp_path):
     def shown() -> str:
         return empty_host.run("ipvsadm", "-L", "--timeout")
