@@ -31,6 +31,9 @@ from ipvsproxy.plan.rule_text import canonical_layer, rule_text
 
 log = structlog.get_logger()
 
+# For each program. A table is read and then restored, so the sync thread may wait for twice as long. A shorter bound is
+# no good: on a loaded node with thousands of foreign rules a listing can take seconds, and one that is killed is begun
+# anew by each retry, without end. Rules are written at starts and after drift, not when Services change.
 TIMEOUT_S = 10.0
 _SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"  # a service's PATH may lack them
 _STEMS = {Family.IPV4: "iptables-nft", Family.IPV6: "ip6tables-nft"}
