@@ -44,14 +44,18 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
     tracker.claims.put_own(host.addresses)
     changes = tracker.take()
     host = msgspec.structs.replace(host, elsewhere=tracker.claims.elsewhere)
+    notes = [*changes.notes]
     for name in changes.services:
         service, slices = tracker.view(name)
-        desired.replace(name, mode.plan(service, slices, host) if service else None)
+        if service:
+            owned = mode.plan(service, slices, host)
+            desired.replace(name, owned)
+            notes += owned.notes
     contested = (
         Note(f"Service {other}", f"{key!s} is served for {holder}, which is older", "Give it another address or port")
         for (_, key), holder, other in desired.contested(desired)
     )
-    return desired.state(), (*changes.notes, *contested)
+    return desired.state(), (*notes, *contested)
 
 
 def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:

@@ -33,6 +33,9 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False):
     port: int
     node_port: int = 0
 
+    def __str__(self) -> str:
+        return f'"{self.name}" ({self.port}/{self.protocol.name})' if self.name else f"{self.port}/{self.protocol.name}"
+
 
 class ServiceView(msgspec.Struct, frozen=True):
     """A Service that has a cluster IP of a served family. Addresses are of the families of `cluster_ips` only.
@@ -156,12 +159,7 @@ def _ports(spec: api_objects.ServiceSpec, faults: list[str]) -> Iterator[Service
             )
             port = msgspec.structs.replace(port, node_port=0)
         if identities & taken:
-            label = (
-                f'"{port.name}" ({port.port}/{port.protocol.name})'
-                if port.name
-                else f"{port.port}/{port.protocol.name}"
-            )
-            faults.append(f"spec.ports[{index}]: {label} repeats the number or name of an earlier port")
+            faults.append(f"spec.ports[{index}]: {port!s} repeats the number or name of an earlier port")
         else:
             taken.update(identities)
             taken.add(("nodePort", port.protocol, port.node_port))

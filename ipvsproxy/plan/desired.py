@@ -16,6 +16,7 @@ import msgspec
 from ipvsproxy.cluster.health_check import HealthCheck
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, VirtualServerKey, empty_state
 from ipvsproxy.model.names import ServiceName
+from ipvsproxy.model.notes import Note
 
 _UNKNOWN_AGE = "~"  # sorts behind every time
 FIXED = ServiceName("", "")  # the owner of sets, rules, sysctls and the link
@@ -26,7 +27,7 @@ class OwnerPlan(msgspec.Struct, frozen=True):
 
     `frontends`: the set entries that go with each virtual server. `health`: what to tell load balancers about it; None
     where they do not ask. `drain_s`: for how many seconds connections may go on behind what leaves this plan, None
-    where the default holds.
+    where the default holds. `notes`: what of the owner's wishes the plan cannot hold.
     """
 
     owner: ServiceName
@@ -35,6 +36,7 @@ class OwnerPlan(msgspec.Struct, frozen=True):
     frontends: Mapping[VirtualServerKey, tuple[ObjectId, ...]] = {}
     health: HealthCheck | None = None
     drain_s: float | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -82,6 +84,11 @@ class Desired:
         """The drain time that the owner's plan in force asks for; None where it says none, or there is no plan."""
         plan = self._plans.get(owner)
         return plan.drain_s if plan else None
+
+    def notes(self, owner: ServiceName) -> tuple[Note, ...]:
+        """What the owner's plan in force has to say; nothing where there is none."""
+        plan = self._plans.get(owner)
+        return plan.notes if plan else ()
 
     def get(self, ref: ObjectId) -> Settings | None:
         """The wanted settings of an object; None where nobody wants it."""

@@ -16,12 +16,14 @@ import structlog
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.health_check import HealthSnapshot
 from ipvsproxy.cluster.node import HostView
+from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
+from ipvsproxy.model.notes import Note
 from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED, Desired
@@ -33,6 +35,7 @@ from ipvsproxy.sync.mirror import Mirror
 log = structlog.get_logger()
 
 _TOLD = 5  # examples in a log line
+_TAKEN = "FrontendTaken"
 
 # A node cannot do without these two: they serve before the rest is programmed (K38).
 _SERVE_FIRST = (ServiceName("default", "kubernetes"), ServiceName("kube-system", "kube-dns"))
@@ -149,8 +152,7 @@ class Reconciler:
         touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._lost]
         self._lost = []
         changes = self._take() if self._tracker.ready else Changes()
-        for note in changes.notes:
-            log.warning("object_rejected", object=note.subject, reason=note.reason, hint=note.hint)
+        _log(changes.notes)
         for notice in changes.notices:
             self.tell(notice)
         if changes.node_changed:
@@ -199,11 +201,18 @@ class Reconciler:
         self._end_stale_flows()
         return self._result(0)
 
+    def _say(self, service: ServiceView, notes: Sequence[Note]) -> None:
+        """Log what the plan of a Service had to leave out, and tell the Service's owner."""
+        _log(notes)
+        for note in notes:
+            text = f"{note.reason}. {note.hint}"
+            self.tell(Notice("Service", *service.name, service.uid, _TAKEN, "Program", text))
+
     def _taken(self, service: ServiceName, vip: str, holder: ServiceName) -> Notice:
         view, _ = self._tracker.view(service)
         uid = view.uid if view else ""
         text = f"{vip} is served for Service {holder}, which is older; give this Service another address or port"
-        return Notice("Service", *service, uid, "FrontendTaken", "Program", text)
+        return Notice("Service", *service, uid, _TAKEN, "Program", text)
 
     def _end_stale_flows(self) -> None:
         """Last of all, when what clients send next goes where it should."""
@@ -272,6 +281,8 @@ class Reconciler:
             service, slices = self._tracker.view(name)
             plan = self._mode.plan(service, slices, self._host) if service else None
             drain_s = plan.drain_s if plan else self._desired.drain_s(name)
+            if service and plan and plan.notes != self._desired.notes(name):
+                self._say(service, plan.notes)
             changed = self._desired.replace(name, plan)
             touched += changed
             touched += self._lingering.take_up(changed, drain_s, service_lives=plan is not None)
@@ -287,3 +298,8 @@ class Reconciler:
 
     def _everything(self) -> list[ObjectId]:
         return [*self._desired, *((kind, key) for kind, found in self._mirror.applied.items() for key in found)]
+
+
+def _log(notes: Iterable[Note]) -> None:
+    for note in notes:
+        log.warning("object_rejected", object=note.subject, reason=note.reason, hint=note.hint)

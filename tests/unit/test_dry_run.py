@@ -215,6 +215,14 @@ def test_a_bad_field_loses_only_itself(bad, corrected, reason, tmp_path):
     assert note.startswith("Service default/b: ")
 
 
+def test_two_ports_of_a_service_that_make_one_virtual_server_are_one_note(tmp_path):
+    ports = [{**HTTP, "nodePort": 30080}, {"name": "main", "port": 30080}]
+    folder = folder_of(tmp_path, a=service("web", type="NodePort", ports=ports, externalIPs=["192.0.2.11"]))
+    lines, (note,) = plan(folder, "--node-addresses=192.0.2.11")
+    assert '192.0.2.11:30080/TCP of port "main" (30080/TCP) is served for port "http" (80/TCP)' in note
+    assert len([line for line in lines["ipvsadm"] if "192.0.2.11:30080" in line]) == 1
+
+
 def test_a_loop_of_symbolic_links_is_one_note(tmp_path):
     folder = folder_of(tmp_path / "loop", a=GOOD)
     (folder / "b.yaml").symlink_to("c.yaml")

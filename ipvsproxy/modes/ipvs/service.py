@@ -4,7 +4,8 @@ Source: kubernetes v1.37.2 pkg/proxy/ipvs/proxier.go.
 
 Each address that a Service is reached at is a *frontend*: it says which set entries go with it and whether its address
 is bound. A frontend and a port make one virtual server; its real servers are the port's endpoints that its traffic
-policy leaves.
+policy leaves. Where two ports of the Service make one virtual server (a node port on an address of the node, and the
+same number on an external IP that is this address), the first in the order of its spec has it.
 
 differs: a cluster IP with internal policy Local never leads to another node; upstream's does as soon as the Service has
 an external address too. differs: with external policy Local and no endpoint here, the node and its pods are masqueraded
@@ -36,6 +37,7 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServerKey,
 )
 from ipvsproxy.model.names import DEFAULT_SCHEDULER, set_name
+from ipvsproxy.model.notes import gather
 from ipvsproxy.modes.ipvs import sets
 from ipvsproxy.plan.desired import OwnerPlan
 
@@ -91,6 +93,8 @@ def plan_service(
     """Everything that `service` wants in the kernel; both families in one plan, an address says its own."""
     objects: dict[ObjectId, Settings] = {}
     frontends: dict[VirtualServerKey, tuple[ObjectId, ...]] = {}
+    ports: dict[VirtualServerKey, ServicePort] = {}
+    faults: list[str] = []
     settings = _settings(service, options.scheduler)
     for port in service.ports:
         for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
@@ -98,20 +102,34 @@ def plan_service(
             for frontend in _frontends(service, port, family, host, _backends(service, found)):
                 if any(frontend.key.address in cidr for cidr in options.exclude):
                     continue
-                frontends[frontend.key] = frontend.entries
-                objects[Kind.VIRTUAL_SERVER, frontend.key] = settings
-                objects[Kind.REAL_SERVER, frontend.key] = frontend.servers
-                objects.update(dict.fromkeys(frontend.entries, True))
-                if frontend.is_bound:
-                    objects[Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family), frontend.key.address)] = True
-                    objects[Kind.ADDRESS, frontend.key.address] = True
+                holder = ports.setdefault(frontend.key, port)
+                if holder is port:
+                    frontends[frontend.key] = (*frontends.get(frontend.key, ()), *frontend.entries)
+                    _put(objects, frontend, settings)
+                else:
+                    faults.append(f"{frontend.key!s} of port {port!s} is served for port {holder!s}, which comes first")
             for address, number in endpoints.here(found):
                 objects[_at(sets.LOOP_BACK, VirtualServerKey(port.protocol, address, number), address)] = True
     if service.health_check_node_port:
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
     health = read_health_check(service, slices, options.families)
-    return OwnerPlan(service.name, service.created, objects, frontends, health, service.drain_s)
+    notes = gather(f"Service {service.name}", faults, "Give one of its ports another number or address")
+    return OwnerPlan(service.name, service.created, objects, frontends, health, service.drain_s, notes)
+
+
+def _put(objects: dict[ObjectId, Settings], frontend: Frontend, settings: VirtualServer) -> None:
+    """Add a frontend to a plan. One that the same port has already, as another kind of address, gets its entries too.
+
+    The real servers are the first one's, so those of a cluster IP stay behind its own policy.
+    """
+    key = frontend.key
+    objects[Kind.VIRTUAL_SERVER, key] = settings
+    objects.setdefault((Kind.REAL_SERVER, key), frontend.servers)
+    objects.update(dict.fromkeys(frontend.entries, True))
+    if frontend.is_bound:
+        objects[Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family_of(key.address)), key.address)] = True
+        objects[Kind.ADDRESS, key.address] = True
 
 
 def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:

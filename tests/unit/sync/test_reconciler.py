@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from ipvsproxy.cluster.tracker import Tracker
@@ -412,3 +413,26 @@ def test_the_younger_of_two_services_is_told_that_its_frontend_is_taken_whatever
     told.clear()
     node.sync()
     assert told == []
+
+
+def test_two_ports_of_a_service_that_make_one_virtual_server_are_said_once_in_the_log_and_to_its_owner(events):
+    service = Svc("web", ports=((80, "TCP"), (30080, "TCP")), node_ports=(30080, 0), external_ips=("192.0.2.11",))
+    node = Node(host=["192.0.2.11"])
+    told: list[Notice] = []
+    node.reconciler.tell = told.append
+    node.sync(cluster(service))
+    node.sync(cluster(msgspec.structs.replace(service, endpoints=(("10.244.1.6", True),))))
+    (line,) = [event for event in events if event["event"] == "object_rejected"]
+    (notice,) = told
+    assert (line["object"], notice.name, notice.reason) == ("Service default/web", "web", "FrontendTaken")
+    assert notice.text == f"{line['reason']}. {line['hint']}"
+
+
+def test_two_ports_that_clash_again_after_the_clash_was_over_are_said_again(events):
+    service = Svc("web", ports=((80, "TCP"), (30080, "TCP")), node_ports=(30080, 0), external_ips=("192.0.2.11",))
+    node = Node(host=["192.0.2.11"])
+    node.sync(cluster(service))
+    for addresses in ((), ("192.0.2.11",)):
+        node.has(*addresses)
+        node.reconciler.sync()
+    assert len([event for event in events if event["event"] == "object_rejected"]) == 2
