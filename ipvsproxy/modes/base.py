@@ -23,7 +23,7 @@ class Mode(Protocol):
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
     guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
 
-    def fixed(self, node: NodeView) -> OwnerPlan:
+    def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
         """What stands whatever the Services are."""
 
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:

@@ -1,9 +1,15 @@
 """What in a kernel state is ours, told from the state itself, so that it holds after a crash at any point (K48).
 
 A virtual server is ours when its address is on kube-ipvs0 or in KUBE-IPVS-IPS, or its (address, protocol, port) is a
-frontend in one of our sets, or it is on an address of the node and its port in KUBE-NODE-PORT-*. Links, sets, chains
-and the addresses on kube-ipvs0 are ours by name; entries of our sets likewise. All else is somebody else's: it stays
-and is reported. differs: kube-proxy deletes every virtual server of the host that it does not want.
+frontend in one of our sets, or its port is in KUBE-NODE-PORT-* and its address one of the node or in
+KUBE-NODE-PORT-IPS. Links, sets, chains and the addresses on kube-ipvs0 are ours by name; entries of our sets likewise.
+All else is somebody else's: it stays and is reported. differs: kube-proxy deletes every virtual server of the host that
+it does not want.
+
+KUBE-NODE-PORT-IPS holds the addresses that serve node ports. An entry stands before the first virtual server on its
+address and goes after the last one, so an address that leaves the node while nobody watches does not take along what
+tells whose its node ports are; they are found by the next start, or by clean-up. That the node has the address counts
+too, since a kube-proxy leaves no such entries.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from ipvsproxy.model.names import set_name
 
 _PROTOCOLS = frozenset(Protocol)
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY)
+_TRACES = frozenset(set_name("KUBE-NODE-PORT-IPS", family) for family in Family)
 _NODE_PORT_SETS = {
     set_name(f"KUBE-NODE-PORT-{local}{protocol.name}", family): (family, protocol)
     for local in ("", "LOCAL-")
@@ -40,11 +47,12 @@ def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedA
         if isinstance(entry, SetEntry) and not entry.second  # a second address: about clients or endpoints
     }
     node_ports = _node_ports(kept)
+    own = {*host, *_traced(kept)}
     for key in [*kept[Kind.VIRTUAL_SERVER]]:
         is_ours = isinstance(key, VirtualServerKey) and (
             key.address in bound
             or (key.protocol, key.address, key.port) in fronts
-            or ((family_of(key.address), key.protocol, key.port) in node_ports and key.address in host)
+            or ((family_of(key.address), key.protocol, key.port) in node_ports and key.address in own)
         )
         if not is_ours:
             del kept[Kind.VIRTUAL_SERVER][key]
@@ -87,3 +95,10 @@ def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:
         for entry in observed[Kind.SUPPORT_ENTRY]
         if isinstance(entry, SetEntry) and entry.set_name in _NODE_PORT_SETS
     }
+
+
+def _traced(observed: State) -> Iterator[bytes]:
+    """The addresses that serve node ports, or did when they left the node."""
+    for entry in observed[Kind.SUPPORT_ENTRY]:
+        if isinstance(entry, SetEntry) and entry.set_name in _TRACES:
+            yield entry.address

@@ -156,8 +156,9 @@ class Reconciler:
         for notice in changes.notices:
             self.tell(notice)
         if changes.node_changed:
-            touched += self._plan_fixed()
             self.host_changed(self._host.addresses)
+        if changes.node_changed or (self._host_changed and self._synced_once):
+            touched += self._plan_fixed()
         if self._host_changed:
             touched += self._plan(tuple(self._depend_on_host))
             self._host_changed = False
@@ -260,7 +261,7 @@ class Reconciler:
             self.publish_health(self._health)
 
     def _plan_fixed(self) -> list[ObjectId]:
-        return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node))
+        return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node, self._host))
 
     def _first_plan(self, names: Collection[ServiceName]) -> list[ObjectId]:
         """The first full plan: what is needed most goes out first; what nobody wants is touched too, to be deleted."""

@@ -65,20 +65,25 @@ class Case:
 
 
 class Daemon:
-    """What the daemon does with a kernel under the flags of a `plan`, whose --node-addresses its interfaces have."""
+    """What the daemon does with a kernel under the flags of a `plan`.
+
+    Its interfaces have the addresses that `plan` takes them to have: --node-addresses, or the Node object's.
+    """
 
     def __init__(self, command: Plan, kernel: Kernel, clock: Clock) -> None:
         families = command.options.families
         claims = Claims(command.config.cluster_cidrs)
         self.tracker = Tracker(command.config.hostname_override, families, claims=claims)
         self.reconciler = Reconciler(kernel, self.tracker, IpvsMode(ipvs_options(command.config, families)), clock)
-        self.reconciler.host_changed(frozenset(command.options.node_addresses))
+        self._addresses = command.options.node_addresses
+        self.reconciler.host_changed(frozenset(self._addresses))
         self.reconciler.start()
 
     def sync(self, events: Iterable[ClusterEvent]) -> SyncResult:
         """One sync after these events."""
         for event in events:
             self.tracker.note(event)
+        self.reconciler.host_changed(frozenset(self._addresses or self.tracker.node.addresses))
         return self.reconciler.sync()
 
 

@@ -240,12 +240,12 @@ def test_a_service_costs_its_frontends_and_endpoints_when_it_comes_and_its_front
     assert edge.sync(shop(services) | cluster(EDGE)) == FRONTENDS * (1 + ENDPOINTS) + ADDRESSES + SETS
 
 
-def test_an_address_of_the_node_costs_the_node_ports_that_it_serves(edge):
+def test_an_address_of_the_node_costs_its_trace_and_the_node_ports_that_it_serves(edge):
     edge.has(*HOST, "198.51.100.11")
-    assert edge.sync() == 1 + ENDPOINTS
+    assert edge.sync() == 1 + 1 + ENDPOINTS
 
     edge.has(*HOST)
-    assert edge.sync() == 1
+    assert edge.sync() == 1 + 1
 
 
 def test_another_zone_of_the_node_costs_the_endpoints_that_hints_name(edge, services):

@@ -79,8 +79,8 @@ class IpvsMode:
         self.drain_s = options.drain_s
         self.depends_on_node = options.node_cidrs_are_local or options.node_ports.primary
 
-    def fixed(self, node: NodeView) -> OwnerPlan:
-        """Sysctls, sets, rules and the link: what stands whatever the Services are."""
+    def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
+        """Sysctls, sets, rules, the link and the traces of node ports: what stands whatever the Services are."""
         options = self._options
         families = options.service.families
         networks = options.node_ports.networks(node.primary_ips)
@@ -89,9 +89,14 @@ class IpvsMode:
             rule_options = msgspec.structs.replace(rule_options, local=rules.LocalTraffic(cidrs=node.pod_cidrs))
         objects = sysctls.sysctl_objects(strict_arp=options.strict_arp, kernel_release=options.kernel_release)
         objects |= sets.set_objects(families)
+        objects |= sets.node_port_traces(address for address in host.node_port_addresses if self._may_touch(address))
         objects |= rules.rule_objects(families, rule_options)
         objects[Kind.LINK, DUMMY_DEVICE] = "dummy"
         return OwnerPlan(FIXED, "", objects)
+
+    def _may_touch(self, address: PackedAddr) -> bool:
+        served = self._options.service
+        return family_of(address) in served.families and not any(address in cidr for cidr in served.exclude)
 
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
         """What plans of Services need to know of the node."""

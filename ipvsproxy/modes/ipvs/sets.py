@@ -1,4 +1,4 @@
-"""The ipsets of a family, as one table: kube-proxy's 17 and one of our own.
+"""The ipsets of a family, as one table: kube-proxy's 17 and two of our own.
 
 The kind of a set's entries is their place in the order of changes (plan/order.py). The comment is not stored in the
 set: it is the comment of the rules that match on it.
@@ -7,10 +7,12 @@ Source: kubernetes v1.37.2 pkg/proxy/ipvs/{proxier,ipset}.go.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, SetSpec, Settings
+from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, SetEntry, SetSpec, Settings
 from ipvsproxy.model.names import set_name
 
 LOOP_BACK = "KUBE-LOOP-BACK"
@@ -30,7 +32,9 @@ NODE_PORT_SCTP = "KUBE-NODE-PORT-SCTP-HASH"
 NODE_PORT_LOCAL_SCTP = "KUBE-NODE-PORT-LOCAL-SCTP-HASH"
 HEALTH_CHECK_NODE_PORT = "KUBE-HEALTH-CHECK-NODE-PORT"
 IPVS_IPS = "KUBE-IPVS-IPS"
-NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"  # ours: kube-proxy has no such set
+# Ours: kube-proxy has no such sets.
+NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
+NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"  # no rule asks for it: it is the trace of node ports, see plan/ownership.py
 
 BITMAP_PORT = "bitmap:port"
 HASH_IP = "hash:ip"
@@ -87,6 +91,8 @@ SETS: tuple[SetRow, ...] = (
            "Addresses on the ipvs interface"),
     SetRow(NO_LOCAL_ENDPOINTS, HASH_IP_PORT, _GUARD,
            "Kubernetes service external ip + port with externalTrafficPolicy=local but no endpoint on this node"),
+    SetRow(NODE_PORT_IPS, HASH_IP, _SUPPORT,
+           "Addresses of this node that serve node ports"),
 )  # fmt: skip
 
 COMMENTS = {row.base: row.comment for row in SETS}
@@ -99,6 +105,14 @@ ACCEPT_SETS = {
 GUARD_SETS = {
     family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.GUARD_ENTRY) for family in Family
 }
+
+
+def node_port_traces(addresses: Iterable[PackedAddr]) -> dict[ObjectId, Settings]:
+    """The entries that tell, once these addresses have left the node, that node ports on them are ours."""
+    return {
+        (Kind.SUPPORT_ENTRY, SetEntry(set_name(NODE_PORT_IPS, family_of(address)), address)): True
+        for address in addresses
+    }
 
 
 def set_objects(families: frozenset[Family]) -> dict[ObjectId, Settings]:

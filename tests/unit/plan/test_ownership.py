@@ -107,6 +107,20 @@ def test_k48_an_ipv6_node_port_is_told_by_the_ipv6_set():
     assert owned_on_node_ports([key], entries, host=(addr("2001:db8:1::11"),)) == {key}
 
 
+@pytest.mark.parametrize(
+    "ports,is_ours",
+    [
+        pytest.param(TCP_30080["SUPPORT_ENTRY"], True, id="at one of our node ports"),
+        pytest.param(UDP_30080["SUPPORT_ENTRY"], False, id="at one of another protocol"),
+        pytest.param({}, False, id="at none"),
+    ],
+)
+def test_k48_a_virtual_server_on_an_address_that_served_node_ports_once_is_ours(ports, is_ours):
+    key = vs_key("192.0.2.50", 30080)
+    entries = {"SUPPORT_ENTRY": {SetEntry("KUBE-NODE-PORT-IPS", key.address): True, **ports}}
+    assert owned_on_node_ports([key], entries, host=()) == ({key} if is_ours else set())
+
+
 def test_k48_an_sctp_node_port_is_told_by_its_entry_even_on_an_address_that_is_gone():
     key = vs_key("192.0.2.11", 30132, Protocol.SCTP)
     entries = {"SUPPORT_ENTRY": {SetEntry("KUBE-NODE-PORT-SCTP-HASH", NODE_IP, Protocol.SCTP, 30132): True}}

@@ -77,22 +77,22 @@ def node_with(mode: IpvsMode) -> Node:
 
 @pytest.mark.parametrize("others", [pytest.param(1, id="beside 1 Service"), pytest.param(200, id="beside 200")])
 @pytest.mark.parametrize("count", [pytest.param(1, id="1 node port"), pytest.param(3, id="3 node ports")])
-def test_k23_an_address_more_is_a_virtual_server_and_its_real_servers_for_each_node_port(count, others):
+def test_k23_an_address_more_is_its_trace_and_a_virtual_server_with_its_real_servers_for_each_node_port(count, others):
     node = Node(host=[FIRST])
     node.sync(mixed(count, others))
     before = node.fake.messages
     assert node.has(FIRST, FLOATING)
-    assert node.sync() == count * (1 + len(TWO_ENDPOINTS))
+    assert node.sync() == 1 + count * (1 + len(TWO_ENDPOINTS))
     assert virtual_servers_on(node, FLOATING) == {f"{FLOATING}:{30000 + n}/TCP" for n in range(1, count + 1)}
-    assert node.fake.messages - before == count * 3
+    assert node.fake.messages - before == 1 + count * 3
 
 
 @pytest.mark.parametrize("others", [pytest.param(1, id="beside 1 Service"), pytest.param(200, id="beside 200")])
-def test_k23_an_address_less_is_one_message_for_each_node_port(others):
+def test_k23_an_address_less_is_one_message_for_its_trace_and_each_node_port(others):
     node = Node(host=[FIRST, FLOATING])
     node.sync(mixed(3, others))
     assert node.has(FIRST)
-    assert node.sync() == 3
+    assert node.sync() == 1 + 3
     assert virtual_servers_on(node, FLOATING) == set()
     assert len(virtual_servers_on(node, FIRST)) == 3
 
@@ -123,7 +123,7 @@ def test_a_service_that_gave_its_node_port_up_or_went_is_not_planned_again():
     node.sync(cluster(Svc("a")))
     mode.planned.clear()
     node.has(FIRST, SECOND)
-    assert node.sync() == 0
+    assert node.sync() == 1  # the trace of node ports on it
     assert mode.planned == []
     assert virtual_servers_on(node, FIRST) == virtual_servers_on(node, SECOND) == set()
 
@@ -191,7 +191,7 @@ def test_k30_sctp_set_entries_follow_the_hosts_addresses():
     name = "KUBE-NODE-PORT-SCTP-HASH"
     assert set_members(node, name) == {f"{FIRST},sctp:30132", f"{SECOND},sctp:30132"}
     node.has(FIRST, SECOND, FLOATING)
-    assert node.sync() == 3  # the entry, the virtual server, the real server
+    assert node.sync() == 4  # its trace, the entry, the virtual server, the real server
     assert set_members(node, name) == {f"{address},sctp:30132" for address in (FIRST, SECOND, FLOATING)}
     node.has(SECOND)
     node.sync()
@@ -227,7 +227,7 @@ def test_k32_a_vip_that_appears_on_another_interface_is_let_go_in_one_sync_and_c
 
     node.has(FIRST, FLOATING)
     witness = Witness(node.fake, {addr(FIRST), addr(FLOATING)})
-    assert node.sync() == 2  # the address and the entry that closed its other ports
+    assert node.sync() == 3  # the address, the entry that closed its other ports, the trace of node ports
     witness.check()
     assert FLOATING not in bound(node)
     assert addr(FLOATING) not in closed(node.fake.state)
@@ -235,7 +235,7 @@ def test_k32_a_vip_that_appears_on_another_interface_is_let_go_in_one_sync_and_c
 
     node.has(FIRST)
     Witness(node.fake, {addr(FIRST)})
-    assert node.sync() == 2
+    assert node.sync() == 3
     assert FLOATING in bound(node)
     assert key in served(node.fake.state)
 
@@ -268,7 +268,7 @@ def test_k32_an_address_that_is_also_a_cluster_ip_stays_for_its_service():
     node = Node(host=[FIRST])
     node.sync(cluster(Svc("a"), Svc("b", ("10.96.0.21",), ports=((81, "TCP"),), external_ips=("10.96.0.20",))))
     node.has(FIRST, "10.96.0.20")
-    assert node.sync() == 0
+    assert node.sync() == 1  # the trace of node ports on it
     assert "10.96.0.20" in bound(node)
 
 

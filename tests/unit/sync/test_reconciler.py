@@ -72,7 +72,7 @@ def many(count: int, *endpoints: str) -> dict:
 def test_a_cold_start_sends_each_object_once_and_set_entries_together():
     node = Node()
     fixed = node.fake.messages
-    assert fixed == 4 + 2 * 18 + 2 * 3 + 1  # sysctls, sets, three tables a family, the link
+    assert fixed == 4 + 2 * 19 + 2 * 3 + 1  # sysctls, sets, three tables a family, the link
     virtual_servers, real_servers, addresses, accept_entries, closing_entries = 3, 3, 3, 1, 1
     assert node.sync(THREE) == virtual_servers + real_servers + addresses + accept_entries + closing_entries
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipvsproxy.cluster.node import NodeView
+from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.config.command_line import Plan, parse_command_line
 from ipvsproxy.model.addr import parse_cidr
 from ipvsproxy.model.enums import Family
@@ -57,41 +57,41 @@ def masquerade_rule(plan, family):
     ],
 )  # fmt: skip
 def test_k02_local_traffic_is_told_as_the_flags_say(flags, four, six):
-    plan = mode(*flags).fixed(NODE)
+    plan = mode(*flags).fixed(NODE, HostView())
     assert four in masquerade_rule(plan, Family.IPV4)
     assert six in masquerade_rule(plan, Family.IPV6)
 
 
 def test_nodecidr_without_a_node_object_masquerades_what_the_node_sends():
-    plan = mode("--detect-local-mode=NodeCIDR").fixed(NodeView("n1"))
+    plan = mode("--detect-local-mode=NodeCIDR").fixed(NodeView("n1"), HostView())
     assert "src,dst" in masquerade_rule(plan, Family.IPV4)
 
 
 def test_the_fixed_layer_is_owned_by_no_service():
-    assert mode().fixed(NODE).owner == FIXED
+    assert mode().fixed(NODE, HostView()).owner == FIXED
 
 
-def test_the_fixed_layer_holds_sysctls_36_sets_six_tables_and_the_link():
-    kinds = [kind for kind, _ in mode().fixed(NODE).objects]
+def test_the_fixed_layer_holds_sysctls_38_sets_six_tables_and_the_link():
+    kinds = [kind for kind, _ in mode().fixed(NODE, HostView()).objects]
     counts = {kind: kinds.count(kind) for kind in set(kinds)}
-    assert counts == {Kind.SYSCTL: 4, Kind.SET: 36, Kind.RULES: 6, Kind.LINK: 1}
+    assert counts == {Kind.SYSCTL: 4, Kind.SET: 38, Kind.RULES: 6, Kind.LINK: 1}
 
 
 def test_k55_a_node_of_one_family_has_the_sets_and_rules_of_that_family_alone():
-    keys = list(mode(families=frozenset({Family.IPV4})).fixed(NODE).objects)
+    keys = list(mode(families=frozenset({Family.IPV4})).fixed(NODE, HostView()).objects)
     assert [key for kind, key in keys if kind is Kind.RULES] == [
         RuleTable("filter", Family.IPV4),
         RuleTable("mangle", Family.IPV4),
         RuleTable("nat", Family.IPV4),
     ]
-    assert len([key for kind, key in keys if kind is Kind.SET]) == 18
+    assert len([key for kind, key in keys if kind is Kind.SET]) == 19
     assert not any(str(key).startswith("KUBE-6-") for _, key in keys)
 
 
 def test_k01_the_kernels_release_decides_about_reuse_mode():
     key = (Kind.SYSCTL, "net.ipv4.vs.conn_reuse_mode")
-    assert mode(kernel_release=(5, 4)).fixed(NODE).objects[key] == "0"
-    assert key not in mode(kernel_release=(6, 12)).fixed(NODE).objects
+    assert mode(kernel_release=(5, 4)).fixed(NODE, HostView()).objects[key] == "0"
+    assert key not in mode(kernel_release=(6, 12)).fixed(NODE, HostView()).objects
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_k23_node_ports_are_served_where_the_flags_say(flags, serving):
 
 def test_a_node_that_changes_nothing_changes_no_plan():
     first = mode("--cluster-cidr=10.244.0.0/16")
-    assert first.fixed(NODE) == first.fixed(NodeView("n1"))
+    assert first.fixed(NODE, HostView()) == first.fixed(NodeView("n1"), HostView())
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,17 @@ def test_a_set_has_kube_proxys_names_type_and_comment(four, six, type_name, comm
 
 
 @pytest.mark.parametrize("family", [pytest.param(family, id=family.label) for family in Family])
-def test_a_family_has_kube_proxys_17_sets_and_one_more_of_different_names_that_the_kernel_can_store(family):
+def test_a_family_has_kube_proxys_17_sets_and_two_more_of_different_names_that_the_kernel_can_store(family):
     names = {key for _, key in sets.set_objects(frozenset({family}))}
-    assert names - {set_name(f"KUBE-{row[0]}", family) for row in ROWS} == {set_name("KUBE-NO-LOCAL-ENDPOINTS", family)}
-    assert len(names) == len(ROWS) + 1 == 18
+    own = {set_name(base, family) for base in ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-NODE-PORT-IPS")}
+    assert names - {set_name(f"KUBE-{row[0]}", family) for row in ROWS} == own
+    assert len(names) == len(ROWS) + 2 == 19
     assert all(len(str(name)) <= 31 for name in names)
 
 
 def test_the_families_share_no_name():
     names = [key for _, key in sets.set_objects(frozenset(Family))]
-    assert len(set(names)) == 36
+    assert len(set(names)) == 38
 
 
 @pytest.mark.parametrize(
@@ -90,4 +91,4 @@ def test_the_sets_that_close_a_frontend_to_some_sources_hold_guard_entries():
 
 def test_an_entry_that_is_read_back_has_the_kind_of_its_sets_row():
     assert sets.ENTRY_KIND_BY_NAME["KUBE-6-LOAD-BALANCER-SOURCE-CID"] is Kind.SUPPORT_ENTRY
-    assert len(sets.ENTRY_KIND_BY_NAME) == 36
+    assert len(sets.ENTRY_KIND_BY_NAME) == 38
