@@ -210,6 +210,8 @@ class AddressMonitor:
         before, self._device = self._device, device
         if device == before:
             return
+        # A link that gets our name may have had addresses before.
+        self._host = {held for held in self._host if held.link != _index(device)}
         if device is None:
             change = DeviceChange.LINK_GONE
         elif before is None or before.index != device.index:
@@ -219,14 +221,29 @@ class AddressMonitor:
         self._on_event(DeviceChanged(change))
 
     def _look(self) -> None:
-        """See what is there now, both or neither. Raises KernelError."""
-        link = find_link(self._query, DUMMY_DEVICE)
-        device = None if link is None else _Device(link.index, bool(link.flags & IFF_UP))
-        bodies = self._query.dump(RTM_GETADDR, ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+        """See what is there now, both or neither. Raises KernelError.
+
+        Link and addresses are two questions. Where our link was made in between, its VIPs would pass for the node's
+        own addresses, so the link is asked for on both sides of the list.
+        """
+        before, device = -1, self._find()
+        bodies: list[bytes] = []
+        while before != _index(device):
+            before = _index(device)
+            bodies = self._query.dump(RTM_GETADDR, ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+            device = self._find()
         self._query.close()
-        own = device.index if device else 0
         found = (decode_held(body) for body in bodies)
-        self._device, self._host = device, {held for held in found if held is not None and held.link != own}
+        self._device, self._host = device, {held for held in found if held is not None and held.link != before}
+
+    def _find(self) -> _Device | None:
+        link = find_link(self._query, DUMMY_DEVICE)
+        return None if link is None else _Device(link.index, bool(link.flags & IFF_UP))
+
+
+def _index(device: _Device | None) -> int:
+    """The link's index; 0, which no link has, where there is none."""
+    return device.index if device else 0
 
 
 def _cannot_watch(error: OSError) -> KernelError:

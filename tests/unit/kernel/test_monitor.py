@@ -49,6 +49,7 @@ class Kernel:
         self.put, self.taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.events: list[DeviceChanged | HostAddresses] = []
         self.bound: list[bytes] = []
+        self.once_listed: bytes | None = None  # the link that comes while the addresses are listed
         self.refuse: list[int] = []  # numbers that the next questions are answered with
 
     def answer(self, batch: list[Sent]) -> list[bytes]:
@@ -56,6 +57,7 @@ class Kernel:
         if self.refuse:
             return [error(sent, self.refuse.pop())]
         if sent.message_type == RTM_GETADDR:
+            self.there = self.once_listed or self.there
             return [*(message(RTM_NEWADDR, sent.sequence, body) for body in self.bound), done(sent)]
         assert sent.message_type == RTM_GETLINK
         return [error(sent, errno.ENODEV) if self.there is None else message(RTM_NEWLINK, sent.sequence, self.there)]
@@ -191,6 +193,40 @@ def test_the_nodes_addresses_are_known_from_the_start_without_those_of_our_link(
     kernel.bound = [bound("192.0.2.11", OTHER, 24), bound("10.96.0.1"), bound("2001:db8:1::11", OTHER, 64)]
     monitor = kernel.monitor()
     assert monitor.host_addresses == {addr("192.0.2.11"), addr("2001:db8:1::11")}
+    monitor.close()
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        pytest.param(None, link(), id="our link is made"),
+        pytest.param(link(OTHER + 1), link(), id="our link is made anew"),
+    ],
+)
+def test_a_link_of_ours_that_comes_while_the_addresses_are_listed_brings_the_node_none(kernel, before, after):
+    kernel.there = before
+    kernel.bound = [bound("192.0.2.11", OTHER, 24), bound("10.96.0.1")]
+    kernel.once_listed = after
+    monitor = kernel.monitor()
+    assert monitor.host_addresses == {addr("192.0.2.11")}
+    monitor.close()
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(0, id="at a start"), pytest.param(errno.ENOBUFS, id="when news is lost")]
+)
+def test_addresses_of_a_link_that_turns_out_to_be_ours_are_not_the_nodes(kernel, number):
+    """Somebody gives a link of his, with its addresses, our name."""
+    kernel.there = None
+    kernel.bound = [bound("192.0.2.11", OTHER, 24), bound("10.96.0.1")]
+    monitor = kernel.monitor()
+    if number:
+        monitor._socket = Scripted(number)
+        monitor._receive()
+        monitor._socket = kernel.taken
+    kernel.put.send(tell(RTM_NEWLINK, link()) + tell(RTM_DELADDR, bound("10.96.0.1")))
+    monitor._receive()
+    assert kernel.hosts[-1] == {addr("192.0.2.11")} == monitor.host_addresses
     monitor.close()
 
 
