@@ -11,16 +11,18 @@ import msgspec
 from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
-from ipvsproxy.config.types import PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.config.types import DetectLocalMode, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.kube.snapshot import read_cluster, read_other_nodes
 from ipvsproxy.model.kernel_objects import State
-from ipvsproxy.model.notes import Note
+from ipvsproxy.model.notes import Note, gather
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.node_name import node_name
 from ipvsproxy.plan.desired import FIXED, Desired
 from ipvsproxy.status import wanted
 from ipvsproxy.stdout import print_lines
+
+_NODE_HINT = "Add the Node whose name --hostname-override says; for addresses alone, --node-addresses will do"
 
 
 def run(config: ProxyConfig, options: PlanOptions) -> bool:
@@ -51,11 +53,29 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
             owned = mode.plan(service, slices, host)
             desired.replace(name, owned)
             notes += owned.notes
+    notes += _missing(tracker, config)
     contested = (
         Note(f"Service {other}", f"{key!s} is served for {holder}, which is older", "Give it another address or port")
         for (_, key), holder, other in desired.contested(desired)
     )
     return desired.state(), (*notes, *contested)
+
+
+def _missing(tracker: Tracker, config: ProxyConfig) -> tuple[Note, ...]:
+    """What of the plan depends on our Node and lacks it. The daemon asks the kernel for addresses, or waits."""
+    node = tracker.node
+    views = [tracker.view(name) for name in tracker.names()]
+    services = [service for service, _ in views if service]
+    faults: list[str] = []
+    if not node.addresses and any(port.node_port for service in services for port in service.ports):
+        faults.append("its addresses are not known, so node ports are left out")
+    if not node.addresses and any(service.restricted and service.load_balancer_ips for service in services):
+        faults.append("its addresses are not known, so source ranges that it is in do not let itself in")
+    if not node.pod_cidrs and config.detect_local_mode is DetectLocalMode.NODE_CIDR:
+        faults.append("its pod networks are not known, so no pod counts as local")
+    if not tracker.knows_node and any(piece.zones for _, slices in views for piece in slices):
+        faults.append("its zone is not known, so topology hints are not followed")
+    return gather(f"Node {node.name}", faults, _NODE_HINT)
 
 
 def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:

@@ -106,6 +106,11 @@ class Tracker:
         return self._node
 
     @property
+    def knows_node(self) -> bool:
+        """Whether our Node object was told; addresses may be given without it."""
+        return self._node is not self._given_node
+
+    @property
     def counts(self) -> Counts:
         """What is held, for metrics."""
         return Counts(

@@ -223,6 +223,63 @@ def test_two_ports_of_a_service_that_make_one_virtual_server_are_one_note(tmp_pa
     assert len([line for line in lines["ipvsadm"] if "192.0.2.11:30080" in line]) == 1
 
 
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n"
+ADDRESSED = f"{NODE}status: {{addresses: [{{type: InternalIP, address: 192.0.2.11}}]}}\n"
+NODE_PORT = service("b", type="NodePort", ports=[{**HTTP, "nodePort": 30080}])
+RANGED = json.dumps(
+    {
+        **json.loads(service("b", type="LoadBalancer", ports=[HTTP], loadBalancerSourceRanges=["198.51.100.0/24"])),
+        "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}},
+    }
+)
+HINTED = f"{GOOD.replace('nodeName: n1', 'nodeName: n1, hints: {forZones: [{name: zone-a}]}')}"
+NODE_CIDR = "--detect-local-mode=NodeCIDR"
+
+
+@pytest.mark.parametrize(
+    "text,flags,reason",
+    [
+        pytest.param(NODE_PORT, (), "its addresses are not known, so node ports are left out", id="a node port"),
+        pytest.param(
+            f"{NODE}---\n{NODE_PORT}", (), "its addresses are not known, so node ports", id="the Node has no address"
+        ),
+        pytest.param(RANGED, (), "its addresses are not known, so source ranges", id="source ranges"),
+        pytest.param(GOOD, (NODE_CIDR,), "its pod networks are not known, so no pod counts as local", id="NodeCIDR"),
+        pytest.param(HINTED, (), "its zone is not known, so topology hints", id="topology hints"),
+        pytest.param(HINTED, ("--node-addresses=192.0.2.11",), "its zone is not", id="hints, with addresses by flag"),
+    ],
+)
+def test_what_depends_on_a_node_that_is_not_known_is_one_note(text, flags, reason, tmp_path):
+    _, (note,) = plan(folder_of(tmp_path, a=text), *flags)
+    assert note.startswith("Node n1: ")
+    assert reason in note
+    assert "--node-addresses" in note
+    assert "--hostname-override" in note
+
+
+@pytest.mark.parametrize(
+    "text,flags",
+    [
+        pytest.param(GOOD, (), id="nothing depends on it"),
+        pytest.param(NODE_PORT, ("--node-addresses=192.0.2.11",), id="its addresses are given"),
+        pytest.param(f"{ADDRESSED}---\n{NODE_PORT}", (), id="it is among the manifests"),
+        pytest.param(f"{ADDRESSED}---\n{RANGED}", (), id="and has a Service with source ranges"),
+        pytest.param(f"{NODE}---\n{HINTED}", (), id="it is known and in no zone"),
+        pytest.param(
+            f"{ADDRESSED}spec: {{podCIDRs: [10.244.1.0/24]}}\n---\n{GOOD}", (NODE_CIDR,), id="its networks too"
+        ),
+    ],
+)
+def test_there_is_no_note_about_the_node_where(text, flags, tmp_path):
+    assert plan(folder_of(tmp_path, a=text), *flags)[1] == []
+
+
+def test_node_ports_that_are_left_out_make_the_plan_incomplete(tmp_path):
+    done = run_program("-o", "ipvsadm", "--manifests", folder_of(tmp_path, a=NODE_PORT))
+    assert done.returncode == 2
+    assert done.stderr.startswith("Node n1: its addresses are not known")
+
+
 def test_a_loop_of_symbolic_links_is_one_note(tmp_path):
     folder = folder_of(tmp_path / "loop", a=GOOD)
     (folder / "b.yaml").symlink_to("c.yaml")
