@@ -1,7 +1,8 @@
 """Which of the node's addresses serve node ports.
 
 Source: kubernetes v1.37.2 pkg/proxy/util/nodeport_addresses.go.
-differs: kube-ipvs0's own addresses and IPv6 link-local ones never do, whatever the networks given; upstream lets both.
+differs: kube-ipvs0's own addresses and link-local ones never do, whatever the networks given; upstream lets both, and
+serves IPv4 link-local ones without any network given.
 differs: while the Node is not known, `primary` is no address; upstream's stand-in, loopback, would mean every one.
 differs: loopback never does either, and is said so once: IPVS cannot send a packet with a loopback source out (K22).
 """
@@ -15,7 +16,7 @@ import msgspec
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, is_loopback, parse_cidr
 from ipvsproxy.model.enums import Family
 
-_LINK_LOCAL = parse_cidr("fe80::/10")
+_LINK_LOCAL = {Family.IPV4: parse_cidr("169.254.0.0/16"), Family.IPV6: parse_cidr("fe80::/10")}  # RFC 3927, RFC 4291
 _ANY = {Family.IPV4: PackedAddr(bytes(4)), Family.IPV6: PackedAddr(bytes(16))}
 
 
@@ -46,10 +47,11 @@ class NodePortAddresses(msgspec.Struct, frozen=True):
     def health_addresses(self, host: Iterable[PackedAddr], primary: Sequence[PackedAddr]) -> tuple[PackedAddr, ...]:
         """Where health check node ports are answered: the any-address of a family in which all addresses serve.
 
-        Loopback, where it is asked for, is among the others: what is no good to IPVS is to a socket.
+        Loopback, where it is asked for, is among the others: what is no good to IPVS is to a socket. So is IPv4's
+        link-local network; IPv6's needs to be told an interface.
         """
         found: list[PackedAddr] = []
-        candidates = sorted(address for address in host if not _is_link_local(address))
+        candidates = sorted(address for address in host if not _needs_interface(address))
         for family in Family:
             if self._takes_all(family, primary):
                 found.append(_ANY[family])
@@ -83,4 +85,10 @@ def may_serve(address: PackedAddr) -> bool:
 
 
 def _is_link_local(address: PackedAddr) -> bool:
-    return _LINK_LOCAL is not None and family_of(address) is Family.IPV6 and address in _LINK_LOCAL
+    network = _LINK_LOCAL[family_of(address)]
+    return network is not None and address in network
+
+
+def _needs_interface(address: PackedAddr) -> bool:
+    """Whether a socket cannot listen there without being told an interface (ipv6(7), sin6_scope_id)."""
+    return family_of(address) is Family.IPV6 and _is_link_local(address)

@@ -13,11 +13,11 @@ INTERFACES = {
     "eno1": ("192.0.2.11", "2001:db8:1::11", "fe80::11"),
     "bond0.20": ("198.51.100.11", "2001:db8:2::11"),
     "br-lan": ("10.0.0.1", "fe80::21"),
-    "docker0": ("172.17.0.1", "169.254.17.1"),
+    "docker0": ("172.17.0.1", "169.254.17.1"),  # the second is what a node without DHCP gives itself (RFC 3927)
 }  # without kube-ipvs0: whoever reads the host leaves it out
 HOST = frozenset(addr(text) for texts in INTERFACES.values() for text in texts)
 PRIMARY = ("192.0.2.11", "2001:db8:1::11")
-ALL_FOUR = {"192.0.2.11", "198.51.100.11", "10.0.0.1", "172.17.0.1", "169.254.17.1"}
+ALL_FOUR = {"192.0.2.11", "198.51.100.11", "10.0.0.1", "172.17.0.1"}
 ALL_SIX = {"2001:db8:1::11", "2001:db8:2::11"}
 
 
@@ -51,6 +51,8 @@ def selected(given: NodePortAddresses, primary=PRIMARY, host=HOST) -> set[str]:
         pytest.param(option("127.0.0.0/8", "::1/128"), set(), id="localhost"),
         pytest.param(option("127.0.0.0/8", "192.0.2.0/24", "::1/128"), {"192.0.2.11"}, id="localhost and a network"),
         pytest.param(option("fe80::/10", "192.0.2.0/24"), {"192.0.2.11"}, id="the link-local network"),
+        pytest.param(option("169.254.0.0/16", "fe80::/10"), set(), id="the link-local networks"),
+        pytest.param(option("169.254.17.1/32", "2001:db8:2::/64"), {"2001:db8:2::11"}, id="a link-local address"),
     ],
 )
 def test_k23_node_ports_are_served_on(given, serving):
@@ -89,6 +91,7 @@ ANY = {"0.0.0.0", "::"}
             option("127.0.0.0/8", primary=True), {*PRIMARY, "127.0.0.1", "127.0.0.53"}, id="primary and localhost"
         ),
         pytest.param(option("fe80::/10"), {"0.0.0.0"}, id="the link-local network: it would need an interface"),
+        pytest.param(option("169.254.0.0/16"), {"169.254.17.1", "::"}, id="that of IPv4: it needs none"),
         pytest.param(option("203.0.113.0/24", "fd00::/8"), set(), id="networks that the node has no address in"),
     ],
 )
@@ -118,14 +121,17 @@ def test_k23_an_address_that_comes_and_goes_is_selected_while_it_is_there():
 
 @pytest.mark.parametrize("given", [option(), option("0.0.0.0/0", "::/0"), option("127.0.0.0/8"), option(primary=True)])
 def test_k22_loopback_and_link_local_addresses_never_serve(given):
-    assert not {"127.0.0.1", "127.0.0.53", "::1", "fe80::11", "fe80::21"} & selected(given, ("127.0.0.1", "fe80::11"))
+    never = {"127.0.0.1", "127.0.0.53", "::1", "169.254.17.1", "fe80::11", "fe80::21"}
+    for primary in (("127.0.0.1", "fe80::11"), ("169.254.17.1", "::1")):
+        assert not never & selected(given, primary)
 
 
 @pytest.mark.parametrize(
     "text,serves",
     [
         ("127.0.0.1", False), ("127.255.255.254", False), ("::1", False), ("fe80::1", False), ("febf::1", False),
-        ("fec0::1", True), ("169.254.1.1", True), ("192.0.2.11", True), ("2001:db8::1", True), ("fd00::1", True),
+        ("fec0::1", True), ("169.254.0.1", False), ("169.254.255.254", False), ("169.253.1.1", True),
+        ("192.0.2.11", True), ("2001:db8::1", True), ("fd00::1", True),
     ],
 )  # fmt: skip
 def test_k22_an_address_may_serve_if_packets_from_elsewhere_can_come_to_it(text, serves):
