@@ -1,12 +1,39 @@
-"""What the composition root makes of the configuration; that the daemon works with it is shown in tests/vm."""
+"""What the composition root makes of the configuration and says of it; that the daemon works with it: tests/vm."""
 
 from __future__ import annotations
 
-from ipvsproxy.config.command_line import read_config
-from ipvsproxy.daemon import periods
+import pytest
+from structlog.testing import capture_logs
+
+from ipvsproxy import daemon
+from ipvsproxy.config.command_line import Serve, parse_command_line, read_config
+from ipvsproxy.model.enums import Family
 from ipvsproxy.sync.runner import Periods
+
+LOOPBACK = "loopback_serves_no_node_ports"
+OUTSIDE = "pods_count_as_outside"
+CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
+
+
+@pytest.mark.parametrize(
+    "flags,warnings",
+    [
+        pytest.param([CIDR, "--nodeport-addresses=localhost"], [LOOPBACK], id="localhost"),
+        pytest.param([CIDR, "--nodeport-addresses=127.0.0.0/8,::1/128,192.0.2.0/24"], [LOOPBACK], id="networks of it"),
+        pytest.param([CIDR, "--nodeport-addresses=all"], [], id="all, which does not mean loopback"),
+        pytest.param([CIDR, "--nodeport-addresses=192.0.2.0/24"], [], id="a network"),
+        pytest.param(["--cluster-cidr=10.244.0.0/16"], [OUTSIDE], id="no pod network of one family"),
+        pytest.param(["--detect-local-mode=NodeCIDR"], [], id="NodeCIDR"),
+    ],
+)
+def test_k22_a_start_warns_once_of(flags, warnings):
+    command = parse_command_line(["--proxy-mode=ipvs", "--manifests=.", *flags])
+    assert isinstance(command, Serve)
+    with capture_logs() as logs:
+        daemon._mode(command.config, frozenset(Family))
+    assert [(event["event"], event["log_level"]) for event in logs] == [(name, "warning") for name in warnings]
 
 
 def test_audits_come_at_the_sync_period_and_syncs_no_faster_than_the_minimum():
     config = read_config({"--ipvs-min-sync-period": "2s", "--ipvs-sync-period": "45s"})
-    assert periods(config) == Periods(min_sync_s=2.0, audit_s=45.0)
+    assert daemon.periods(config) == Periods(min_sync_s=2.0, audit_s=45.0)

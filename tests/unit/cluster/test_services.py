@@ -192,11 +192,33 @@ def test_one_number_serves_two_protocols_and_one_name_too():
     assert len(clean({**BASE, "ports": ports}).ports) == 2
 
 
-def test_a_bad_node_port_costs_only_itself():
-    view, reasons = read({**BASE, "ports": [{**HTTP, "nodePort": 70000}]})
+@pytest.mark.parametrize(
+    "number", [pytest.param(65536, id="too large"), pytest.param(-1, id="negative"), pytest.param(-30080, id="a slip")]
+)
+def test_a_bad_node_port_costs_only_itself(number):
+    view, reasons = read({**BASE, "ports": [{**HTTP, "nodePort": number}]})
     assert view is not None
     assert view.ports == (ServicePort("http", Protocol.TCP, 80, 0),)
-    assert reasons == ["spec.ports[0].nodePort: 70000 is not in 1..65535"]
+    assert reasons == [f"spec.ports[0].nodePort: {number} is not in 1..65535"]
+
+
+@pytest.mark.parametrize("number", [pytest.param(1, id="the least"), pytest.param(65535, id="the greatest")])
+def test_a_node_port_may_be_any_port_number(number):
+    assert clean({**BASE, "ports": [{**HTTP, "nodePort": number}]}).ports[0].node_port == number
+
+
+def test_a_node_port_that_repeats_an_earlier_ports_costs_only_itself():
+    again = {"name": "b", "port": 81, "nodePort": 30080}
+    view, reasons = read({**BASE, "ports": [{**HTTP, "nodePort": 30080}, again]})
+    assert view is not None
+    assert view.ports == (ServicePort("http", Protocol.TCP, 80, 30080), ServicePort("b", Protocol.TCP, 81, 0))
+    assert reasons == ["spec.ports[1].nodePort: 30080/TCP repeats an earlier port's"]
+
+
+def test_one_node_port_serves_two_protocols_and_no_node_port_repeats_none():
+    ports = [{**HTTP, "nodePort": 30080}, {**HTTP, "protocol": "UDP", "nodePort": 30080}]
+    more = [{"name": "b", "port": 81}, {"name": "c", "port": 82, "nodePort": 0}]
+    assert [port.node_port for port in clean({**BASE, "ports": [*ports, *more]}).ports] == [30080, 30080, 0, 0]
 
 
 def test_no_ports_at_all_are_told():

@@ -8,14 +8,16 @@ import pytest
 
 from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Rejected
 from ipvsproxy.cluster.tracker import Tracker
-from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
+from ipvsproxy.kernel.gateways import DefaultGateways
+from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged, HostAddresses
 from ipvsproxy.model import real_servers
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.sync.lingering import CHECK_S
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
-from tests.builders import FakeClock, blob, vs_key
+from tests.builders import FakeClock, addr, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import served
 
@@ -51,10 +53,11 @@ class RecordedReconciler:
         retries: tuple[float | None, ...] = (),
         duration_s: float = 0,
         *,
-        device_matters: bool = True,
+        matters: bool = True,
     ) -> None:
         self.clock = clock
-        self.device_matters = device_matters
+        self.matters = matters
+        self.told: list[frozenset[PackedAddr]] = []
         self.retries = list(retries)
         self.duration_s = duration_s
         self.synced_at: list[float] = []
@@ -68,7 +71,13 @@ class RecordedReconciler:
 
     def device_changed(self, event: DeviceChanged) -> bool:
         self.device_changes.append(event)
-        return self.device_matters
+        return self.matters
+
+    def host_changed(self, addresses: frozenset[PackedAddr]) -> bool:
+        self.told.append(addresses)
+        return self.matters
+
+    gateways_changed = host_changed
 
 
 def run(*script, min_sync_period_s=0.0, **reconciler_options):
@@ -139,8 +148,41 @@ def test_a_change_of_the_device_goes_to_the_reconciler_and_triggers_a_sync():
 
 
 def test_a_change_of_the_device_that_takes_nothing_away_triggers_nothing():
-    reconciler, _ = run((3, DeviceChanged(DeviceChange.LINK_UP)), device_matters=False)
+    reconciler, _ = run((3, DeviceChanged(DeviceChange.LINK_UP)), matters=False)
     assert (len(reconciler.device_changes), reconciler.synced_at) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(HostAddresses(frozenset({addr("192.0.2.50")})), id="addresses of the host"),
+        pytest.param(DefaultGateways(frozenset({addr("192.0.2.50")})), id="default gateways"),
+    ],
+)
+def test_addresses_that_change_go_to_the_reconciler_and_trigger_a_sync_if_they_matter(message):
+    for matters, synced in ((True, [3]), (False, [])):
+        reconciler, _ = run((3, message), matters=matters)
+        assert (reconciler.told, reconciler.synced_at) == ([message.addresses], synced)
+
+
+def test_what_matters_is_not_forgotten_for_what_does_not_and_comes_behind_it():
+    class Picky(RecordedReconciler):
+        def host_changed(self, addresses: frozenset[PackedAddr]) -> bool:
+            return bool(addresses)
+
+        gateways_changed = host_changed
+
+        def device_changed(self, event: DeviceChanged) -> bool:
+            return event.change is DeviceChange.LINK_GONE
+
+    some, none = frozenset({addr("192.0.2.50")}), frozenset[PackedAddr]()
+    nothing = (HostAddresses(none), DefaultGateways(none), DeviceChanged(DeviceChange.LINK_UP))
+    for first in (HostAddresses(some), DefaultGateways(some), DeviceChanged(DeviceChange.LINK_GONE), EVENT):
+        clock = FakeClock()
+        inbox = ScriptedInbox(clock, *((3, message) for message in (first, *nothing)), (10_000, Signal.STOP))
+        reconciler = Picky(clock)
+        Runner(inbox, Tracker(NODE, frozenset(Family)), reconciler, clock, Periods()).run()  # type: ignore[arg-type]
+        assert reconciler.synced_at == [3]
 
 
 def test_each_sync_is_one_line(events):
