@@ -1,10 +1,14 @@
-"""What every test folder shares: hypothesis profiles and the kernel that contract tests run against."""
+"""What every test folder shares: hypothesis profiles, the kernel of contract tests, a log configuration a test."""
 
 import os
+from collections.abc import Iterator
+from functools import partial
 
 import hypothesis
 import pytest
 import structlog
+
+from ipvsproxy import log
 
 # A busy machine makes any example slow, so no profile has a deadline; pytest-timeout finds what hangs.
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=40)
@@ -43,9 +47,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _every_level_is_logged() -> None:
-    """Undo what a test before set up for logging: `capture_logs` sees nothing that a level filter holds back."""
-    structlog.reset_defaults()
+def _log_configuration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A program that a test calls in this process configures logging for that test alone.
+
+    Without caching: a logger in use would keep what it met first, whatever is configured behind it. The standard
+    library's logging is pytest's own here: it has handlers already, so `log.configure` adds none.
+    """
+    monkeypatch.setattr(log, "configure", partial(log.configure, cache=False))
+    configuration = structlog.get_config()
+    yield
+    structlog.configure(**configuration)
 
 
 @pytest.fixture

@@ -37,16 +37,9 @@ class Broken(io.StringIO):
         raise BrokenPipeError
 
 
-@pytest.fixture(autouse=True)
-def _restored_configuration():
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
-
-
 def logged(write, *, log_format=LogFormat.AUTO, verbosity=0, stream=None):
     stream = stream or io.StringIO()
-    log.configure(log_format, verbosity, stream, cache=False)
+    log.configure(log_format, verbosity, stream)
     write(structlog.get_logger())
     return stream.getvalue()
 
@@ -120,7 +113,7 @@ def test_lines_of_two_threads_do_not_mix():
 
 def test_what_a_library_logs_has_the_same_form():
     stream = io.StringIO()
-    log.configure(LogFormat.JSON, 0, stream, cache=False)
+    log.configure(LogFormat.JSON, 0, stream)
     failure = (OSError, OSError("gone"), None)
     log.LibraryHandler().emit(logging.LogRecord("urllib3", logging.WARNING, "", 1, "retry %d", (2,), failure))
     event = json.loads(stream.getvalue())
@@ -132,7 +125,7 @@ def test_what_a_library_logs_has_the_same_form():
 def test_a_reader_that_does_not_read_stops_nobody():
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb") as reader:
-        log.configure(LogFormat.JSON, 0, stream, cache=False)
+        log.configure(LogFormat.JSON, 0, stream)
         for number in range(2000):
             structlog.get_logger().info("line", number=number, padding="x" * 100)
         first = reader.read1(100)
@@ -140,5 +133,5 @@ def test_a_reader_that_does_not_read_stops_nobody():
 
 
 def test_a_closed_standard_error_is_no_reason_to_stop():
-    log.configure(LogFormat.AUTO, 0, None, cache=False)
+    log.configure(LogFormat.AUTO, 0, None)
     structlog.get_logger().info("line")
