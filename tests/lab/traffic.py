@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +23,8 @@ from tests.lab.hosts import Namespace, version_of
 _FORK = multiprocessing.get_context("fork")
 TIMEOUT_S = 10.0
 """For one answer: a hundred times what it takes, emulated; who waits for it has a fault to report."""
+
+_TOTAL_RETRANS = slice(100, 104)  # tcpi_total_retrans of struct tcp_info, include/uapi/linux/tcp.h
 
 
 class Transport(Enum):
@@ -191,6 +194,12 @@ class Conversation:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+
+    @property
+    def retransmissions(self) -> int:
+        """How many segments of a TCP stream had to be sent again, the SYN included."""
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANS.stop)
+        return int.from_bytes(info[_TOTAL_RETRANS], sys.byteorder)
 
     def send(self, data: bytes) -> None:
         """Send."""

@@ -117,10 +117,10 @@ class ProxyNode:
 
 
 @contextlib.contextmanager
-def proxy_node(hosts: Cluster, folder: Path, *flags: str) -> Iterator[ProxyNode]:
-    """The node of `hosts` with a proxy at work that has no Services yet."""
+def proxy_node(hosts: Cluster, folder: Path, *flags: str, base: Sequence[str] = FLAGS) -> Iterator[ProxyNode]:
+    """The node of `hosts` with a proxy at work that has no Services yet; its flags are `base` and `flags`."""
     manifests = Manifests(folder / "manifests")
-    with proxy_on(hosts.node, folder, flags=(*FLAGS, *flags)) as proxy:
+    with proxy_on(hosts.node, folder, flags=(*base, *flags)) as proxy:
         proxy.wait_for("sync_finished")
         yield ProxyNode(hosts, manifests, proxy)
         assert proxy.stop() == 0

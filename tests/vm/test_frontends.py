@@ -34,6 +34,8 @@ LOAD_BALANCER = Way(("203.0.113.10", "2001:db8:113::10"), 80)
 EXTERNAL_IP = Way(("203.0.113.11", "2001:db8:113::11"), 80)
 NODE_PORT = Way(NODE_ADDRESSES, 30080)
 SCTP_NODE_PORT = Way(NODE_ADDRESSES, 30132)
+SCTP_LOAD_BALANCER = Way(("203.0.113.30", "2001:db8:113::30"), 132)
+SCTP_EXTERNAL_IP = Way(("203.0.113.31", "2001:db8:113::31"), 132)
 PROXIED = ("203.0.113.12", "2001:db8:113::12")
 LATE = ("192.0.2.50", "2001:db8:1::50")
 """An address that the node has not."""
@@ -47,7 +49,15 @@ WEB = Svc(
     external_ips=EXTERNAL_IP.addresses,
     ingress=(*((ip, "VIP") for ip in LOAD_BALANCER.addresses), *((ip, "Proxy") for ip in PROXIED)),
 )
-SCTP = Svc("sctp", SCTP_CLUSTER_IP.addresses, ((132, "SCTP"),), ready(A1, A2, B1), node_ports=(30132,))
+SCTP = Svc(
+    "sctp",
+    SCTP_CLUSTER_IP.addresses,
+    ((132, "SCTP"),),
+    ready(A1, A2, B1),
+    node_ports=(30132,),
+    external_ips=SCTP_EXTERNAL_IP.addresses,
+    ingress=tuple((address, "VIP") for address in SCTP_LOAD_BALANCER.addresses),
+)
 EMPTY = Svc(
     "empty",
     ("10.96.0.21", "2001:db8:96::21"),
@@ -152,7 +162,15 @@ def test_a_pod_reaches_itself_k03(served, way, transport, family):
 @pytest.mark.usefixtures("_sctp")
 @every_family
 @every_client
-@pytest.mark.parametrize("way", [SCTP_CLUSTER_IP, SCTP_NODE_PORT], ids=["cluster IP", "node port"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(SCTP_CLUSTER_IP, id="cluster IP"),
+        pytest.param(SCTP_NODE_PORT, id="node port"),
+        pytest.param(SCTP_LOAD_BALANCER, id="load-balancer IP"),
+        pytest.param(SCTP_EXTERNAL_IP, id="external IP"),
+    ],
+)
 def test_all_endpoints_answer_in_turn_over_sctp_k30(served, client, way, family):
     assert set(answers(served, client, way, family, Transport.SCTP)) == {"a1", "a2", "b1"}
 
@@ -269,6 +287,20 @@ def test_k32_a_bound_address_that_the_node_gets_on_another_interface_is_let_go_f
 def test_an_address_of_a_load_balancer_that_is_a_proxy_is_nowhere_in_the_kernel(served):
     text = "\n".join([*virtual_servers(served.host), *bound(served.host), *sets(served.host)])
     assert not [address for address in PROXIED if address in text]
+
+
+def test_k19_an_external_ip_that_two_services_share_stays_for_the_one_that_is_left(node):
+    shared = "203.0.113.60"
+    one = Svc("one", ("10.96.0.51",), endpoints=ready(A1)[:1], external_ips=(shared,))
+    two = Svc("two", ("10.96.0.52",), ((443, "TCP"),), ready(A2)[:1], external_ips=(shared,))
+    outside = node.hosts["outside"]
+    for left, port, server, gone in ((two, 443, "a2", 80), (one, 80, "a1", 443)):
+        node.sync(one, two)
+        assert (ask(outside, shared, 80).server, ask(outside, shared, 443).server) == ("a1", "a2")
+        node.sync(left)
+        assert ask(outside, shared, port).server == server
+        with pytest.raises(ConnectionRefusedError):
+            ask(outside, shared, gone)
 
 
 @contextlib.contextmanager

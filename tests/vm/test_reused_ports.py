@@ -1,0 +1,44 @@
+"""A client whose ports come round again while IPVS still remembers what they were used for (K01)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clusters import Svc
+from tests.lab.hosts import NODE_ADDRESSES
+from tests.lab.traffic import Conversation
+from tests.vm.nodes import ProxyNode
+from tests.vm.places import A1, every_family, ready
+
+VIPS = ("10.96.0.20", "2001:db8:96::20")
+WEB = Svc("web", VIPS, endpoints=ready(A1), node_ports=(30080,))
+SOURCE_PORT = 40123
+TIMES = 20
+
+
+def syn_retransmissions(node: ProxyNode, client: str, address: str, port: int) -> int:
+    """How often the SYN of a whole connection, which the server closes first, had to be sent again."""
+    with Conversation(node.hosts[client], address, port, source_port=SOURCE_PORT) as talk:
+        again = talk.retransmissions
+        talk.send(b"GET / HTTP/1.1\r\n\r\n")
+        received = b"".join(iter(talk.receive, b""))
+    assert received.partition(b"\r\n\r\n")[2].startswith(b"a1 ")
+    return again
+
+
+@every_family
+@pytest.mark.parametrize("client", ["a3", "node", "outside"])
+@pytest.mark.parametrize(
+    "addresses, port", [pytest.param(VIPS, 80, id="cluster IP"), pytest.param(NODE_ADDRESSES, 30080, id="node port")]
+)
+def test_k01_no_syn_is_lost_when_a_client_uses_one_port_again_and_again(
+    node: ProxyNode, client, addresses, port, family
+):
+    """A lost one would come again after a second."""
+    node.sync(WEB)
+    assert [syn_retransmissions(node, client, addresses[family], port) for _ in range(TIMES)] == [0] * TIMES
+
+
+def test_k01_a_kernel_that_drops_no_syn_keeps_its_reuse_mode(node: ProxyNode):
+    node.sync(WEB)
+    assert node.host.sysctl("net/ipv4/vs/conn_reuse_mode") == "1"
