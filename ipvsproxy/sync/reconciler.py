@@ -278,19 +278,21 @@ class Reconciler:
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
         touched: list[ObjectId] = []
+        left: list[tuple[list[ObjectId], float | None, bool]] = []
         for name in names:
             service, slices = self._tracker.view(name)
             plan = self._mode.plan(service, slices, self._host) if service else None
             drain_s = plan.drain_s if plan else self._desired.drain_s(name)
             if service and plan and plan.notes != self._desired.notes(name):
                 self._say(service, plan.notes)
-            changed = self._desired.replace(name, plan)
-            touched += changed
-            touched += self._lingering.take_up(changed, drain_s, service_lives=plan is not None)
+            left.append((self._desired.replace(name, plan), drain_s, plan is not None))
             if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None
             else:
                 self._depend_on_host.pop(name, None)
+        for changed, drain_s, service_lives in left:  # when all have told what they want
+            touched += changed
+            touched += self._lingering.take_up(changed, drain_s, service_lives=service_lives)
         return touched
 
     def _with_what_lingers(self, found: list[ObjectId]) -> list[ObjectId]:

@@ -493,6 +493,19 @@ def test_the_cluster_ip_of_a_service_that_was_made_anew_within_one_pass_drains(n
     assert bound(node.fake) == {VIP, "10.96.0.21"}
 
 
+@pytest.mark.parametrize("names", [pytest.param(("a", "b"), id="before"), pytest.param(("b", "a"), id="after")])
+def test_a_port_at_an_external_ip_that_its_service_gives_up_drains_where_another_service_has_the_address(names):
+    """Whichever of the two is planned first."""
+    first, second = names
+    node = Node()
+    node.sync(cluster(Svc(first, external_ips=(EXTERNAL,), endpoints=((A, True),))))
+    key = vs_key(EXTERNAL, 80)
+    connect(node.fake, A, key=key)
+    other = Svc(second, ("10.96.0.21",), ((81, "TCP"),), external_ips=(EXTERNAL,))
+    node.sync(cluster(Svc(first, endpoints=((A, True),)), other))
+    assert weights(node.fake, key) == {A: 0}
+
+
 # What is asked, and when
 
 
