@@ -43,6 +43,11 @@ def knock(client: Namespace) -> None:
         assert ask(client, service.ips[0], 80, aborts=True).server in {"a1", "a2"}
 
 
+def lost(proxy: Proxy) -> set[str]:
+    """The kinds of objects whose watch has not come about."""
+    return {line["kind"] for line in proxy.lines() if line["event"] == "watch_lost"}
+
+
 def is_through(proxy: Proxy) -> bool:
     return any(line["event"] == "sync_finished" and line["services"] for line in proxy.lines())
 
@@ -71,8 +76,7 @@ def test_k14_while_the_api_server_is_unreachable_nothing_is_taken_away(hosts: Cl
     hosts.node.run("ipvsadm", "-e", "-t", f"{VIP}:80", "-r", f"{A1[0]}:8080", "-m", "-w", "0")
     before = state(hosts.node)
     with fork(hosts.node, [*FLAGS, "--master=http://127.0.0.1:9", "--ipvs-sync-period=1s"], tmp_path / "log") as proxy:
-        for kind in ("Service", "EndpointSlice"):
-            proxy.wait_for("watch_lost", lambda line, kind=kind: line["kind"] == kind)
+        proxy.wait_until(lambda: {"Service", "EndpointSlice"} <= lost(proxy))
         knock(hosts["outside"])
     assert state(hosts.node) == before
 
