@@ -103,11 +103,10 @@ class Claims:
 
     def put_lingering(self, addresses: frozenset[PackedAddr]) -> None:
         """These stay bound though they have lost their Services: what was a claim remains one."""
-        before = self._lingering
-        self._lingering = addresses & (before | self._released)
+        former = self._lingering | self._released
+        self._lingering = addresses & former
         self._released.clear()
-        self._unsettle(self._lingering ^ before)
-        self._unsettled |= before - self._lingering
+        self._unsettled |= former - self._lingering
 
     def put_own(self, addresses: frozenset[PackedAddr]) -> None:
         """The node's own interfaces have these: never somebody else's, whatever others say (K32)."""
@@ -175,7 +174,7 @@ class Claims:
         self._unsettled.update(address for address in addresses if self._is_claimed(address))
 
     def _is_claimed(self, address: PackedAddr) -> bool:
-        return address in self._claimants or address in self._lingering
+        return any(address in claimed for claimed in (self._claimants, self._lingering, self._released))
 
     def _release(self, address: PackedAddr, name: ServiceName) -> None:
         claimants = self._claimants[address]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from hypothesis import given
@@ -80,13 +80,21 @@ def live(claims: Claims, before: Facts, now: Facts) -> None:
     claims.put_our_node(NodeView("n1", now.our_node, now.pod_cidrs))
 
 
+def settled(claims: Claims, bound: Collection[PackedAddr] = ()) -> set[ServiceName]:
+    """As a sync settles it, after which nothing lingers; the Services that are touched."""
+    moved = claims.settle(bound)
+    claims.put_lingering(frozenset())
+    assert claims.settle(bound) == set()
+    return moved
+
+
 @given(st.lists(facts(), min_size=1, max_size=5))
 def test_k33_what_is_elsewhere_follows_from_the_facts_alone(history):
     claims, before = Claims(), NOTHING
     for now in history:
         reasons = [tuple(claims.faults(view(name, old))) for name, old in zip(SERVICES, before.claims, strict=True)]
         live(claims, before, now)
-        moved = claims.settle()
+        moved = settled(claims)
         assert claims.elsewhere == now.elsewhere()
         for name, old, new, reason in zip(SERVICES, before.claims, now.claims, reasons, strict=True):
             if old == new and tuple(claims.faults(view(name, new))) != reason:
@@ -94,8 +102,7 @@ def test_k33_what_is_elsewhere_follows_from_the_facts_alone(history):
         assert claims.settle() == set()
         before = now
     live(claims, before, NOTHING)
-    claims.put_lingering(frozenset())
-    claims.settle()
+    settled(claims)
     assert len(claims) == 0
 
 
@@ -106,16 +113,16 @@ def test_k33_while_nodes_are_not_known_no_address_comes_to_be_ours(history):
     bound: set[PackedAddr] = set()
     for now in history:
         live(claims, before, now)
-        claims.settle(bound)
+        settled(claims, bound)
         served = {address for addresses in now.claims for address in addresses} - claims.elsewhere - set(now.own)
         assert not served & now.elsewhere()
         assert served <= bound
         claims.know_nodes()
-        claims.settle(bound)
+        settled(claims, bound)
         assert claims.elsewhere == now.elsewhere()
         bound = {address for addresses in now.claims for address in addresses} - claims.elsewhere - set(now.own)
         claims.forget_nodes()
-        claims.settle(bound)
+        settled(claims, bound)
         before = msgspec.structs.replace(now, nodes=NOTHING.nodes)
 
 

@@ -265,6 +265,15 @@ def test_k33_an_address_that_lingers_is_let_go_in_one_sync_when_a_node_has_it():
     assert node.tracker.counts.claims == 1  # the Node's address
 
 
+def test_k33_no_address_begins_to_linger_that_a_node_has_come_to_have_when_its_service_goes():
+    node = with_an_open_stream(Asked())
+    node.sync(cluster(Svc("a", external_ips=(OTHER,)), BYSTANDER))
+    node.tell(cluster(BYSTANDER))
+    node.tracker.note(at("n2", OTHER))
+    node.sync()
+    assert anywhere(node, OTHER) == []
+
+
 def test_other_nodes_are_followed_while_an_address_lingers_that_could_be_theirs():
     asked = Asked()
     node = with_an_open_stream(asked)
