@@ -97,7 +97,6 @@ def run(config: ProxyConfig) -> int:
         reconciler.publish_health = health.publish
         reconciler.host_changed(monitor.host_addresses)
         gateways = GatewayMonitor(inbox.put)
-        reconciler.gateways_changed(gateways.gateways)
         _start(config, kernel, reconciler)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
         workers = (

@@ -65,7 +65,7 @@ class DefaultGateways(msgspec.Struct, frozen=True):
 
 
 class GatewayMonitor:
-    """Tells `on_event` of default gateways, in the network namespace in which it is made and from then on."""
+    """Tells `on_event` of default gateways, in the network namespace in which it is made: at once, and from then on."""
 
     def __init__(
         self,
@@ -73,20 +73,19 @@ class GatewayMonitor:
         open_socket: Callable[[], socket.socket] | None = None,
         query: NetlinkSocket | None = None,
     ) -> None:
-        """Raises KernelError where the routes cannot be read."""
+        """Routes that cannot be read now are no hindrance: `run` goes on trying. Raises OSError without any netlink."""
         self._on_event = on_event
         self._socket = (open_socket or _open_filtered)()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._query = query or NetlinkSocket(NETLINK_ROUTE, "the routes")
-        self.gateways = self._read()
+        self._gateways: frozenset[PackedAddr] = frozenset()
+        self._is_known = self._looks_again()
 
     def run(self) -> None:
         """Report until `stop` is called. Raises KernelError where the socket fails."""
-        while not self._is_stopped(None):
+        while not self._is_stopped(None if self._is_known else _PAUSE_MS):
             self._empty_queue()
-            while not self._looks_again():
-                if self._is_stopped(_PAUSE_MS):
-                    return
+            self._is_known = self._looks_again()
 
     def stop(self) -> None:
         """Make `run` return; from any thread."""
@@ -123,8 +122,8 @@ class GatewayMonitor:
         except KernelError as error:
             log.debug("routes_not_read", reason=str(error), errno=error.number)
             return False
-        if found != self.gateways:
-            self.gateways = found
+        if found != self._gateways:
+            self._gateways = found
             self._on_event(DefaultGateways(found))
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -24,7 +24,7 @@ from ipvsproxy.kernel.gateways import (
 )
 from ipvsproxy.kernel.netlink import NETLINK_ROUTE, NetlinkSocket
 from tests.builders import addr
-from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, done, error, message
+from tests.unit.kernel.scripted_socket import ScriptedSocket, Sent, broken, done, error, message
 from tests.unit.kernel.test_addresses import attribute
 
 RTN_LOCAL = 2
@@ -74,10 +74,11 @@ def test_gateways_of_a_route_message(body, gateways):
 class Routes:
     """The kernel's routes, the socket that wakes the monitor, and what the monitor told."""
 
-    def __init__(self, *bodies: bytes) -> None:
+    def __init__(self, *bodies: bytes, refuse: Sequence[int] = ()) -> None:
         self.bodies: Sequence[bytes] = bodies
-        self.refuse: list[int] = []
+        self.refuse = list(refuse)
         self.events: list[DefaultGateways] = []
+        self.is_running = False
         self.put, self.taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.monitor = GatewayMonitor(
             self._hear,
@@ -87,7 +88,8 @@ class Routes:
 
     def _hear(self, event: DefaultGateways) -> None:
         self.events.append(event)
-        self.monitor.stop()
+        if self.is_running:
+            self.monitor.stop()
 
     def answer(self, batch: list[Sent]) -> list[bytes]:
         (sent,) = batch
@@ -97,38 +99,76 @@ class Routes:
 
     def become(self, *bodies: bytes) -> list[set[bytes]]:
         """What is told when the routes become this; the monitor is stopped behind its first event."""
-        self.bodies = bodies
+        self.bodies, self.is_running = bodies, True
         self.put.send(b"one")
         self.put.send(b"more")
         self.monitor.run()
-        self.monitor.close()
-        self.put.close()
         return [set(event.addresses) for event in self.events]
 
 
-def test_news_are_told_once_however_many_notifications_there_were():
-    routes = Routes(route(via(G4)))
-    assert routes.monitor.gateways == {G4}
+@pytest.fixture
+def routes() -> Iterator[Routes]:
+    """By G4 at first, which is told at once."""
+    made = Routes(route(via(G4)))
+    assert made.events.pop() == DefaultGateways(frozenset({G4}))
+    yield made
+    made.monitor.close()
+    made.put.close()
+    made.taken.close()
+
+
+def test_news_are_told_once_however_many_notifications_there_were(routes):
     assert routes.become(route(via(H4)), route(via(G6), family=socket.AF_INET6)) == [{H4, G6}]
 
 
-def test_routes_that_cannot_be_read_are_read_again():
-    routes = Routes()
+def test_routes_that_cannot_be_read_are_read_again(routes):
     routes.refuse = [errno.ENOBUFS, errno.ENOMEM]
-    assert routes.become(route(via(G4))) == [{G4}]
+    assert routes.become(route(via(H4))) == [{H4}]
 
 
-def test_it_stops_while_routes_cannot_be_read():
-    routes = Routes()
+def test_other_routes_that_change_are_no_news(routes):
+    routes.bodies = (*routes.bodies, route(via(H4), length=24))
+    assert routes.monitor._looks_again()
+    assert routes.events == []
+
+
+class Refusing:
+    """A socket whose kernel has these errors for whoever reads."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+
+    def recv(self, *_arguments: int) -> bytes:
+        raise broken(self.numbers.pop(0))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_lost_notifications_are_no_loss(routes):
+    routes.monitor._socket = Refusing(errno.ENOBUFS, errno.EAGAIN)  # type: ignore[assignment]
+    routes.monitor._empty_queue()
+    assert routes.monitor._socket.numbers == []  # type: ignore[attr-defined]
+
+
+def test_a_socket_that_fails_ends_it(routes):
+    routes.monitor._socket = Refusing(errno.EBADF)  # type: ignore[assignment]
+    with pytest.raises(KernelError, match="cannot watch routes"):
+        routes.monitor._empty_queue()
+
+
+def test_it_stops_while_routes_cannot_be_read(routes):
     routes.refuse = [errno.ENOMEM] * 1000
     routes.monitor.stop()
     assert not routes.monitor._looks_again()
-    assert routes.become(route(via(G4))) == []
+    assert routes.become(route(via(H4))) == []
 
 
-def test_a_start_without_routes_to_read_is_refused():
-    query = NetlinkSocket(
-        NETLINK_ROUTE, "the routes", lambda _: ScriptedSocket(lambda batch: [error(batch[0], errno.EPERM)])
-    )
-    with socket.socket() as taken, pytest.raises(KernelError):
-        GatewayMonitor(lambda _: None, lambda: taken, query)
+def test_a_start_does_not_fail_for_routes_that_cannot_be_read_and_they_are_read_later():
+    made = Routes(route(via(G4)), refuse=[errno.ENOMEM])
+    assert made.events == []
+    made.is_running = True
+    made.monitor.run()
+    made.monitor.close()
+    made.put.close()
+    assert made.events == [DefaultGateways(frozenset({G4}))]
