@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from ipvsproxy.kernel.api import Conntrack
-from ipvsproxy.kernel.conntrack import ZONE, NetlinkConntrack, header
+from ipvsproxy.kernel.conntrack import ZONE, NetlinkConntrack
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, attribute
-from ipvsproxy.model.enums import Family, Protocol
+from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.flows import PackedEndpoint, UdpFlow
 from tests.builders import flow, packed
-from tests.lab.flows import create
+from tests.lab.flows import OldKernelSocket, create
 
 DNS, DNS6 = packed("10.96.0.10", 53), packed("fd00:10:96::10", 53)
 OTHER, OTHER6 = packed("10.96.0.11", 53), packed("fd00:10:96::11", 53)
@@ -169,13 +169,6 @@ def real_table(
 ) -> NetlinkConntrack:
     assert isinstance(table.conntrack, NetlinkConntrack)
     return table.conntrack
-
-
-class OldKernelSocket(NetlinkSocket):
-    """What a kernel before 5.8 hears of a dump: it knows no filter."""
-
-    def select(self, message_type, body, pick):
-        return super().select(message_type, body[: len(header(Family.IPV4))], pick)
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
-"""Entries of connection tracking put into a real kernel's table without a packet."""
+"""Entries of connection tracking put into a real kernel's table without a packet, and that kernel as an older one."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ipvsproxy.kernel.conntrack import NEW, STATUS, TIMEOUT, TUPLE_ORIG, TUPLE_REPLY, encode_tuple, header
-from ipvsproxy.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, NetlinkSocket, attribute
+from ipvsproxy.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, NetlinkSocket, Picked, attribute
 from ipvsproxy.model.addr import family_of
-from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.flows import UdpFlow, unpack_endpoint
 
 _LIFE_S = 3600
@@ -35,3 +35,11 @@ def create(
 ) -> list[int]:
     """Make entries that stay for an hour; one error number each."""
     return netlink.send_batch(NEW, [entry(flow, protocol, more) for flow in flows], NLM_F_CREATE | NLM_F_EXCL)
+
+
+class OldKernelSocket(NetlinkSocket):
+    """A kernel before 5.8 as a dump of flows meets it: it does not know the filter, and sends all of the family."""
+
+    def select(self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]) -> list[Picked]:
+        """Without what such a kernel would pass over."""
+        return super().select(message_type, body[: len(header(Family.IPV4))], pick)
