@@ -31,10 +31,11 @@ One queue, and one thread that owns everything that changes; these files, top to
     sync/applier.py          what may go now, phase by phase
     kernel/ipvs.py …         operations → packed messages → kernel/netlink.py           one send for up to 200
     sync/applier.py          acknowledged → mirror; refused → retried with back-off
+    sync/flows.py            UDP flows that now lead elsewhere are ended                none? then nothing is read
     serve/node_port_server.py   and load balancers hear how many endpoints are here    thread "health-check-ports"
 
 The kernel is read (sync/mirror.py) at start, where another run's state is adopted, where an answer was lost, and by the
-audits; a sync does not read it.
+audits; a sync does not read it, but for connection tracking where it has redirected UDP clients.
 
 Three kinds of code
 ===================
