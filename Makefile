@@ -35,14 +35,15 @@ lint: setup ## format, lint, types and layers
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
 	@$(PY) tests/lab/stages.py pure kube api vm
 
-test-long: lint ## all of test, and the figures of docs/performance.md counted anew
-	@$(PY) tests/lab/stages.py pure kube api vm figures
+test-long: lint ## all of test, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
+	@$(PY) tests/lab/stages.py pure kube api vm vm-long figures
 
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
 	@$(PY) tests/lab/bench.py
 
-golden-update: setup ## rewrite the golden files from what the planner says now; review the diff
+golden-update: setup ## rewrite the golden files from what the planner says now, and tables of docs; review the diff
 	@$(PY) -m pytest tests/golden --golden-update
+	@$(PY) tests/tables/pages.py
 
 format: setup ## format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format --quiet .

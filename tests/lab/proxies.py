@@ -164,7 +164,7 @@ class Manifests:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._next = folder.with_name(f"{folder.name}.next")
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
 
     def write(self, name: str, text: str) -> None:
         """Make a file's content `text`."""

@@ -62,7 +62,7 @@ class Servers:
 
     def listen(self, host: Namespace, name: str, address: str, port: int, transport: Transport) -> None:
         """Answer as `name` at this address of `host`."""
-        opened = host.socket(_family(address), *transport.value)
+        opened = host.socket(family_of(address), *transport.value)
         self._listening.append((opened, name))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((address, port))
@@ -125,7 +125,8 @@ def _line(name: str, client: str) -> bytes:
     return f"{name} {client}\n".encode()
 
 
-def _family(address: str) -> socket.AddressFamily:
+def family_of(address: str) -> socket.AddressFamily:
+    """The socket family of an address."""
     return socket.AF_INET if version_of(address) == 4 else socket.AF_INET6
 
 
@@ -163,7 +164,7 @@ class Conversation:
     """A connected socket, held as long as the `with` block. Everything raises OSError.
 
     `source_port`: one that may have been used before. `aborts`: it ends by a reset, which IPVS forgets after ten
-    seconds instead of two minutes.
+    seconds instead of two minutes. `source`: the client's address; empty for the one that its host chooses.
     """
 
     host: Namespace
@@ -173,17 +174,20 @@ class Conversation:
     timeout_s: float = TIMEOUT_S
     source_port: int = 0
     aborts: bool = False
+    source: str = ""
     _socket: socket.socket = field(init=False)
 
     def __enter__(self) -> Self:
-        self._socket = self.host.socket(_family(self.address), *self.transport.value)
+        self._socket = self.host.socket(family_of(self.address), *self.transport.value)
         self._socket.settimeout(self.timeout_s)
         try:
+            source = self.source
             if self.transport is Transport.SCTP:  # else it tells the server of all its addresses, past any NAT
-                self._socket.bind((_source(self.host, self.address), 0))
+                source = source or _source(self.host, self.address)
             if self.source_port:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                self._socket.bind(("", self.source_port))
+            if source or self.source_port:
+                self._socket.bind((source, self.source_port))
             if self.aborts:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))
             self._socket.connect((self.address, self.port))
@@ -220,7 +224,7 @@ class Conversation:
 
 def _source(host: Namespace, address: str) -> str:
     """The address that `host` would send from to this one."""
-    with host.socket(_family(address), *Transport.UDP.value) as probe:
+    with host.socket(family_of(address), *Transport.UDP.value) as probe:
         probe.connect((address, 9))  # sends nothing
         source = probe.getsockname()[0]
     assert isinstance(source, str)  # in both families

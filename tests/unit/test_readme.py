@@ -12,7 +12,7 @@ from ipvsproxy.config.flags import FLAGS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/differences.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/differences.md", "docs/data-path.md", "docs/snat.md")
 
 
 def targets() -> set[str]:
