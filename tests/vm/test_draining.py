@@ -79,6 +79,17 @@ def test_k08_a_held_stream_goes_on_and_new_ones_reach_the_other_endpoint(node: P
         assert talk.ask().server == "a1"
 
 
+@every_family
+def test_k25_a_stream_from_outside_goes_on_while_the_last_endpoint_here_drains(node: ProxyNode, vips, family):
+    """With policy Local: what is dropped from then on is the beginning of streams."""
+    addresses = ("203.0.113.70", "2001:db8:113::70")
+    fields = {"external_policy": "Local", "ingress": tuple((address, "VIP") for address in addresses)}
+    node.sync(web(vips, A1, B1, **fields))
+    with stream(node, "a1", "outside", addresses[family]) as talk:
+        node.sync(web(vips, B1, **fields))
+        assert talk.ask().server == "a1"
+
+
 def test_k08_an_endpoint_is_gone_when_its_last_stream_has_ended(node: ProxyNode, vips):
     node.sync(web(vips, A1, A2))
     with stream(node, "a1", "a3", vips[0]):
