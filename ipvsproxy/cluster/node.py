@@ -41,9 +41,8 @@ class HostView(msgspec.Struct, frozen=True):
     """Where we are, as far as plans of Services depend on it.
 
     `addresses`: those of the node's interfaces but kube-ipvs0; `node_port_addresses`: of these the ones that serve node
-    ports; `node_ips`: the Node object's first of each family, all of the interfaces' while it is not known; `zone`: our
-    node's; `elsewhere`: external and load-balancer IPs of Services that are somebody else's, say another Node's
-    (cluster/claims.py).
+    ports; `node_ips`: the Node object's first of each family; `zone`: our node's; `elsewhere`: external and
+    load-balancer IPs of Services that are somebody else's, say another Node's (cluster/claims.py).
     `health_addresses`: where health check node ports are answered; the any-address of a family means all of them.
     """
 

@@ -104,7 +104,7 @@ class IpvsMode:
         return HostView(
             addresses,
             node_ports.select(addresses, node.primary_ips),
-            node.primary_ips or tuple(sorted(addresses)),  # until the Node tells which of them it means
+            node.primary_ips,
             node.zone,
             health_addresses=node_ports.health_addresses(addresses, node.primary_ips),
         )

@@ -6,7 +6,7 @@ import pytest
 
 from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.config.command_line import Plan, parse_command_line
-from ipvsproxy.model.addr import format_addr, parse_cidr
+from ipvsproxy.model.addr import parse_cidr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, RuleLayer, RuleTable
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
@@ -152,15 +152,3 @@ def test_k25_the_families_in_which_local_pods_cannot_be_told_are_known_at_the_st
 )
 def test_the_drain_time_is_the_flags(flags, drain_s):
     assert mode(*flags).drain_s == drain_s
-
-
-@pytest.mark.parametrize(
-    "node,known_as",
-    [
-        pytest.param(NodeView("n1", (addr("192.0.2.11"),)), ["192.0.2.11"], id="the Node's own, where it is known"),
-        pytest.param(NodeView("n1"), ["172.17.0.1", "192.0.2.11"], id="all of its interfaces', while it is not"),
-    ],
-)
-def test_k35_the_node_is_known_to_source_ranges_by(node, known_as):
-    interfaces = frozenset(map(addr, ("192.0.2.11", "172.17.0.1")))
-    assert [format_addr(own) for own in mode().host_view(interfaces, node).node_ips] == known_as
