@@ -245,8 +245,8 @@ def sets(host: Namespace) -> list[str]:
 
 
 def rules(host: Namespace, version: int) -> dict[str, dict[str, list[str]]]:
-    """The legacy tables filter and nat: table → chain → its rules in order; built-in chains without a rule left out."""
-    tables = ("filter", "nat")
+    """The legacy tables that are ours: table → chain → its rules in order; built-in chains without a rule left out."""
+    tables = ("filter", "mangle", "nat")
     return chains("".join(host.run(IPTABLES_SAVE[version], "-t", table) for table in tables))
 
 
