@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,10 @@ TIMED_OUT = 124
 NO_MACHINE = 125
 
 SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BOOTS = 3
+BOOT_S = 300.0  # it takes some ten on a machine that is not busy
+STARTED = ".started"  # the guest leaves this in the output folder when it is up
+
 LOCK = Path("/var/tmp/ipvsproxy-lab.lock")  # noqa: S108  # root's own file; one name for every checkout of this machine
 VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")  # Debian 12, Debian 13
 
@@ -66,6 +70,7 @@ mount -t devpts devpts dev/pts
 mount -t tmpfs tmpfs dev/shm
 mount -t virtiofs out .{out}
 [ {out} = /out ] || ln -sfn {out} out
+: > .{out}/{started}
 rm -rf run/netns
 ip link set lo up
 if [ -e sys/class/net/eth0 ]; then
@@ -217,30 +222,56 @@ def _run_on_host(command: Path, timeout_s: float) -> int:
 
 
 def _run_in_vm(command: Path, out_dir: Path, parts: Parts, shape: Shape, timeout_s: float) -> int:
+    """Boot and run. A kernel now and then dies of the emulation before it is up: nothing has been run then.
+
+    So that, and only that, is tried again.
+    """
+    started = out_dir / STARTED
+    with _one_at_a_time():
+        for boot in range(1, BOOTS + 1):
+            started.unlink(missing_ok=True)
+            code = boot_once(command, out_dir, parts, shape, timeout_s)
+            if started.exists():
+                started.unlink()
+                return _told(code, timeout_s)
+            say(f"the guest did not come up: see the kernel's or qemu's last words above (boot {boot} of {BOOTS})")
+    raise LabError(f"no VM came up in {BOOTS} boots.")
+
+
+def _told(code: int | None, timeout_s: float) -> int:
+    if code is None:
+        raise LabError("the VM ended before the command did: see the kernel's or qemu's last words above.")
+    if code == TIMED_OUT:
+        say(f"stopped the VM: the command had not ended after {timeout_s:g} s. Give it more with --timeout.")
+    return code
+
+
+def boot_once(command: Path, out_dir: Path, parts: Parts, shape: Shape, timeout_s: float) -> int | None:
+    """One VM from its start to its end: the command's exit code or TIMED_OUT; None if the VM ended before."""
     run_dir = command.parent
     mark = f"\x1e{secrets.token_hex(8)}"
     init = run_dir / "init"
     modules = "overlay virtio_net" if shape.network else "overlay"
-    init.write_text(INIT.format(path=SBIN, modules=modules, out=shlex.quote(str(out_dir)), command=command, mark=mark))
+    fields = {"path": SBIN, "modules": modules, "out": shlex.quote(str(out_dir)), "command": command, "mark": mark}
+    init.write_text(INIT.format(**fields, started=STARTED))
     init.chmod(0o700)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_one_at_a_time())
         say(f"booting {parts.kernel.name.removeprefix('vmlinuz-')} under emulation, time limit {timeout_s:g} s")
         stack.enter_context(_serving(parts.virtiofsd, Path("/"), run_dir / "root", cache="always"))
         stack.enter_context(_serving(parts.virtiofsd, out_dir, run_dir / "out", cache="none"))
         console = stack.enter_context(_child(qemu_command(parts, shape, run_dir), stdout=subprocess.PIPE))
         relay = Relay(mark.encode(), _write_out)
-        in_time = _follow(console, relay, time.monotonic() + timeout_s)
-    if not in_time:
-        say(f"stopped the VM: the command had not ended after {timeout_s:g} s. Give it more with --timeout.")
-        return TIMED_OUT
-    if relay.exit_code is None:
-        raise LabError("the VM ended before the command did: see the kernel's or qemu's last words above.")
-    return relay.exit_code
+        begun = time.monotonic()
+        in_time = _follow(console, relay, begun + min(timeout_s, BOOT_S), until=(out_dir / STARTED).exists)
+        in_time = in_time and _follow(console, relay, begun + timeout_s)
+    return relay.exit_code if in_time else TIMED_OUT
 
 
 def qemu_command(parts: Parts, shape: Shape, run_dir: Path) -> list[str]:
-    """The command line of qemu. The memory is shared because virtiofsd reads and writes the guest's buffers in it."""
+    """The command line of qemu. The memory is shared because virtiofsd reads and writes the guest's buffers in it.
+
+    Four levels of page tables instead of five: one look-up less for each page that the emulator has not seen yet.
+    """
     cpu = ["-accel", "tcg,thread=multi", "-smp", str(min(os.cpu_count() or 1, 4))]
     if shape.icount:
         cpu = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on", "-smp", "1"]
@@ -253,7 +284,7 @@ def qemu_command(parts: Parts, shape: Shape, run_dir: Path) -> list[str]:
     kernel += "panic=-1 mitigations=off"
     return [
         *(parts.qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
-        *("-M", "q35", "-cpu", "max", "-m", shape.memory, *cpu),
+        *("-M", "q35", "-cpu", "max,la57=off", "-m", shape.memory, *cpu),
         *("-object", f"memory-backend-memfd,id=memory,size={shape.memory},share=on", "-numa", "node,memdev=memory"),
         *disks,
         *network,
@@ -289,6 +320,7 @@ def _serving(virtiofsd: str, folder: Path, socket: Path, *, cache: str) -> Itera
     """Serve `folder` at `socket`. The -o options are the C program's; the Rust one takes them too."""
     options = ["-o", f"source={folder}", "-o", f"cache={cache}", "-o", "sandbox=chroot", "-o", "xattr"]
     log = socket.with_suffix(".log")
+    socket.unlink(missing_ok=True)  # of the boot before
     command = ["/bin/sh", "-c", 'exec "$0" "$@" 2>' + shlex.quote(str(log)), virtiofsd]
     with _child([*command, f"--socket-path={socket}", *options], stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 20
@@ -299,16 +331,18 @@ def _serving(virtiofsd: str, folder: Path, socket: Path, *, cache: str) -> Itera
         yield
 
 
-def _follow(console: subprocess.Popen[bytes], relay: Relay, deadline: float) -> bool:
-    """Pass the console on until the command or the VM ended; False when the deadline came first."""
+def _follow(
+    console: subprocess.Popen[bytes], relay: Relay, deadline: float, until: Callable[[], bool] = lambda: False
+) -> bool:
+    """Pass the console on until the command or the VM ended, or `until`; False when the deadline came first."""
     assert console.stdout is not None  # it was asked for
     descriptor = console.stdout.fileno()
-    while relay.exit_code is None:
+    while relay.exit_code is None and not until():
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             relay.close()
             return False
-        if select.select([descriptor], [], [], min(remaining, 5))[0]:
+        if select.select([descriptor], [], [], min(remaining, 1))[0]:
             chunk = os.read(descriptor, 65536)
             if not chunk:
                 relay.close()

@@ -75,3 +75,50 @@ def test_options_of_the_command_are_not_taken_for_ours():
     arguments = machine.parse(["--icount", "--out", "o", "--", "pytest", "--icount", "-x"])
 
     assert (arguments.icount, arguments.out, arguments.command) == (True, Path("o"), ["pytest", "--icount", "-x"])
+
+
+class Boots:
+    """Stands for VMs: how each boot ends, one after the other; None: before the guest is up."""
+
+    def __init__(self, *codes: int | None) -> None:
+        self.codes = list(codes)
+
+    def __call__(self, _command, out_dir, *_) -> int | None:
+        code = self.codes.pop(0)
+        if code is not None:
+            (out_dir / machine.STARTED).touch()
+        return code
+
+
+@pytest.fixture
+def without_lock(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(machine, "find_parts", lambda: PARTS)
+
+
+@pytest.mark.usefixtures("without_lock")
+def test_a_guest_that_dies_before_it_is_up_is_booted_again(monkeypatch, tmp_path):
+    boots = Boots(None, 7, 0)
+    monkeypatch.setattr(machine, "boot_once", boots)
+
+    assert machine.run(["true"], tmp_path / "out") == 7
+    assert boots.codes == [0]
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.usefixtures("without_lock")
+def test_a_guest_that_never_comes_up_is_no_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "boot_once", Boots(None, None, None, 0))
+
+    with pytest.raises(machine.LabError, match="no VM came up in 3 boots"):
+        machine.run(["true"], tmp_path / "out")
+
+
+@pytest.mark.usefixtures("without_lock")
+def test_a_guest_that_dies_under_the_command_is_not_booted_again(monkeypatch, tmp_path):
+    def die(_command, out_dir, *_):
+        (out_dir / machine.STARTED).touch()
+
+    monkeypatch.setattr(machine, "boot_once", die)
+    with pytest.raises(machine.LabError, match="ended before the command"):
+        machine.run(["true"], tmp_path / "out")
