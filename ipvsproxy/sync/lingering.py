@@ -10,7 +10,7 @@ on that, so whatever drains is no drift and needs no case anywhere else; and wha
 made again. UDP and SCTP do not drain: to IPVS a UDP client has no end, and a server that has left would keep a steady
 sender for ever. Frontends on the node's own addresses do not linger: their port may be somebody else's the next moment,
 and the node itself answers a late packet with a reset. Nor do addresses that a Service gives up while it lives on,
-unless they were its cluster IP: who moves a load balancer's address wants it gone (K27).
+unless they were its cluster IP, or stay anyway: who moves a load balancer's address wants it gone (K27).
 
 Weight 0 is the only mark in the kernel. A start finds it, or servers nobody wants, and begins to drain anew (K13).
 Connections are asked for only while something lingers, and only of the virtual servers concerned.
@@ -226,7 +226,8 @@ class Lingering:
         address = key.address
         if not self._is_bound(address) or self._is_taken(address):
             return False
-        is_given_up = service_lives and self._desired.get((Kind.ADDRESS, address)) is None
+        stays_for_others = bool(self._unwanted.get(address, set()) - {key})
+        is_given_up = service_lives and not stays_for_others and self._desired.get((Kind.ADDRESS, address)) is None
         return not is_given_up or is_cluster_ip(key, self._mirror.applied)
 
     # How it ends

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -290,7 +291,8 @@ class Reconciler:
                 self._depend_on_host[name] = None
             else:
                 self._depend_on_host.pop(name, None)
-        for changed, drain_s, service_lives in left:  # when all have told what they want
+        # When all have told what they want; first those that are gone, whose addresses may have to stay (lingering.py).
+        for changed, drain_s, service_lives in sorted(left, key=itemgetter(2)):
             touched += changed
             touched += self._lingering.take_up(changed, drain_s, service_lives=service_lives)
         return touched

@@ -506,6 +506,21 @@ def test_a_port_at_an_external_ip_that_its_service_gives_up_drains_where_another
     assert weights(node.fake, key) == {A: 0}
 
 
+@pytest.mark.parametrize("names", [pytest.param(("a", "b"), id="before"), pytest.param(("b", "a"), id="after")])
+def test_a_port_at_an_external_ip_that_its_service_gives_up_drains_while_the_address_stays_for_others(names):
+    """Whichever of the two is planned first."""
+    first, second = names
+    node = Node()
+    gone = Svc(second, ("10.96.0.21",), ((81, "TCP"),), external_ips=(EXTERNAL,), endpoints=((B, True),))
+    node.sync(cluster(Svc(first, external_ips=(EXTERNAL,), endpoints=((A, True),)), gone))
+    key = vs_key(EXTERNAL, 80)
+    connect(node.fake, A, key=key)
+    connect(node.fake, B, key=vs_key(EXTERNAL, 81))
+    node.sync(cluster(Svc(first, endpoints=((A, True),))))
+    assert EXTERNAL in bound(node.fake)
+    assert weights(node.fake, key) == {A: 0}
+
+
 # What is asked, and when
 
 
