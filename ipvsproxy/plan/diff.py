@@ -64,6 +64,9 @@ def _blob(settings: Settings | None) -> bytes:
 
 def _real_servers(key: VirtualServerKey, want: bytes, have: bytes) -> Iterator[Operation]:
     size = len(key.address)
+    if not have:
+        yield from (Operation(Verb.ADD, Kind.REAL_SERVER, key, record) for record in real_servers.split(want, size))
+        return
     wanted_records = set(real_servers.split(want, size))
     applied_records = set(real_servers.split(have, size))
     applied_ids = {real_servers.identity(record) for record in applied_records}

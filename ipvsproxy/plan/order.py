@@ -11,7 +11,6 @@ elsewhere (sync/lingering.py): here it is wanted until then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import TypeAlias, cast
 
 from ipvsproxy.model import real_servers
@@ -76,22 +75,26 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     reopened = _reopened(operations)
 
     def phase(operation: Operation) -> float:
-        if operation.kind is Kind.REAL_SERVER and _takes_weight_away(operation):
+        kind, verb, key = operation.kind, operation.verb, operation.key
+        row = PHASE[kind, verb]
+        if kind is Kind.REAL_SERVER and verb is Verb.EDIT and _takes_weight_away(operation):
             return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
-        if _loses_source(operation) in reopened:
+        if reopened and _loses_source(operation) in reopened:
             return PHASE[Kind.ACCEPT_ENTRY, Verb.ADD] + _BEFORE  # nobody comes in by what a former Service allowed
-        if operation.kind is not Kind.ACCEPT_ENTRY or not isinstance(operation.key, SetEntry):
-            return PHASE[operation.kind, operation.verb]
-        if not is_bound(operation.key.address):
+        if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
+            return row
+        if not is_bound(key.address):
             # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
             # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
-            return PHASE[Kind.SUPPORT_ENTRY, operation.verb] + _AFTER
-        if operation.verb is Verb.DELETE and accepted_by(operation.key) not in applied[Kind.VIRTUAL_SERVER]:
+            return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
+        if verb is Verb.DELETE and accepted_by(key) not in applied[Kind.VIRTUAL_SERVER]:
             return _ORPHANS
-        return PHASE[operation.kind, operation.verb]
+        return row
 
-    for _, group in groupby(sorted(operations, key=phase), key=phase):
-        together = list(group)
+    phases: dict[float, list[Operation]] = {}
+    for operation in operations:
+        phases.setdefault(phase(operation), []).append(operation)
+    for _, together in sorted(phases.items()):
         if together[0].kind is Kind.RULES:
             together.sort(key=lambda operation: (operation.key, operation.verb))
         yield together
@@ -99,7 +102,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
 
 def _takes_weight_away(operation: Operation) -> bool:
     record = operation.settings
-    return operation.verb is Verb.EDIT and isinstance(record, bytes) and real_servers.is_drained(record)
+    return isinstance(record, bytes) and real_servers.is_drained(record)
 
 
 def _reopened(operations: Sequence[Operation]) -> frozenset[VirtualServerKey | None]:

@@ -84,7 +84,9 @@ class Applier:
 
     def _send(self, phase: Sequence[Operation]) -> None:
         """One phase: what may go goes in one batch; what exists or is gone already follows once as the other verb."""
-        again = self._send_batch([operation for operation in phase if self._may_go(operation)])
+        # One answer for all real servers of a virtual server.
+        ready = {key: self._may_go(operation) for key, operation in {each.key: each for each in phase}.items()}
+        again = self._send_batch([operation for operation in phase if ready[operation.key]])
         for operation in self._send_batch(again):
             self._refuse(operation, errno.EAGAIN)
 
