@@ -124,11 +124,27 @@ def test_a_closing_entry_stays_while_its_address_is_bound():
     assert must_be_gone(operation, ACCEPT_SETS, bound) == ((Kind.ADDRESS, KEY.address),)
 
 
-def test_an_accept_entry_left_over_without_its_virtual_server_goes_before_anything_is_bound():
-    operations = [Operation(Verb.ADD, Kind.ADDRESS, KEY.address), Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, ENTRY)]
-    assert [phase[0].kind for phase in ordered(operations, empty_state(), bound)] == [Kind.ACCEPT_ENTRY, Kind.ADDRESS]
-    applied = {**empty_state(), Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")}}
-    assert [phase[0].kind for phase in ordered(operations, applied, bound)] == [Kind.ADDRESS, Kind.ACCEPT_ENTRY]
+@pytest.mark.parametrize(
+    "applied,expected",
+    [
+        pytest.param({}, [Kind.ACCEPT_ENTRY, Kind.ADDRESS], id="without its virtual server"),
+        pytest.param(
+            {Kind.VIRTUAL_SERVER: {KEY: VirtualServer("")}},
+            [Kind.ACCEPT_ENTRY, Kind.ADDRESS],
+            id="whose virtual server is only believed to be there",
+        ),
+        pytest.param(
+            {Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")}, Kind.ADDRESS: {KEY.address: True}},
+            [Kind.ADDRESS, Kind.ACCEPT_ENTRY],
+            id="but not while clients come in by it",
+        ),
+    ],
+)
+def test_k31_an_accept_entry_left_over_goes_before_anything_is_bound(applied, expected):
+    other = addr("10.96.0.21")
+    operations = [Operation(Verb.ADD, Kind.ADDRESS, other), Operation(Verb.DELETE, Kind.ACCEPT_ENTRY, ENTRY)]
+    phases = ordered(operations, {**empty_state(), **applied}, bound)
+    assert [phase[0].kind for phase in phases] == expected
 
 
 def test_on_an_address_of_the_node_the_entry_that_tells_ours_comes_first_and_goes_last():
