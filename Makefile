@@ -33,10 +33,10 @@ lint: setup ## format, lint, types and layers
 	@echo "== import-linter"; $(VENV)/bin/lint-imports --no-logo
 
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
-	@$(PY) tests/lab/stages.py pure kube api vm
+	@$(PY) tests/lab/stages.py pure kube netfilter api vm
 
 test-long: lint ## all of test, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
-	@$(PY) tests/lab/stages.py pure kube api vm vm-long figures
+	@$(PY) tests/lab/stages.py pure kube netfilter api vm vm-long figures
 
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
 	@$(PY) tests/lab/bench.py

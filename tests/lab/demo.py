@@ -275,7 +275,7 @@ def run_where_ipvs_is() -> int:
     environment = {"DEMO_COLOR": "1"} if sys.stdout.isatty() and "NO_COLOR" not in os.environ else {}
     command = [sys.executable, str(Path(__file__).resolve()), "--here"]
     out = ROOT / "build" / "demo"
-    return machine.run(command, out, timeout_s=TIME_LIMIT_S, env=environment, prefer_host=True)
+    return machine.run(command, out, timeout_s=TIME_LIMIT_S, env=environment, host_probe=machine.IPVS)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -94,7 +94,25 @@ ip link set lo up
 exec /bin/sh {command} </dev/null
 """
 
-HOST_NEEDS = "modprobe -qa ip_vs dummy; ip link add ipvsproxy0 type dummy && test -e /proc/net/ip_vs"
+IPVS = "modprobe -qa ip_vs dummy; ip link add ipvsproxy0 type dummy && test -e /proc/net/ip_vs"
+"""Whether a kernel has all that we program: a script that ends with 0. What it makes goes with its namespace."""
+NETFILTER = """set -e
+modprobe -qa ip_set xt_set nf_conntrack_netlink nft_compat || true
+for version in "" 6; do
+    ipset create ports$version hash:ip,port family inet$version
+    ipset create ranges$version hash:ip,port,net family inet$version
+    for flavour in legacy nft; do
+        run="ip${version}tables-$flavour -w 5"
+        $run -t filter -A INPUT -m conntrack --ctstate NEW -m set --match-set ranges$version dst,dst,src -j REJECT
+        $run -t mangle -A OUTPUT -m comment --comment probe -j MARK --or-mark 0x4000
+        $run -t nat -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE
+        $run -t nat -A POSTROUTING -m set --match-set ports$version dst,dst -j MASQUERADE
+    done
+done
+ipset create numbers bitmap:port range 0-65535
+conntrack -L
+"""
+"""Whether a kernel has the part of it that is netfilter's: rules of both flavours, ipsets, connection tracking."""
 
 
 class LabError(Exception):
@@ -150,9 +168,9 @@ def newest_kernel(boot: Path) -> Path | None:
     return next(reversed(preferred or kernels), None)
 
 
-def host_has_ipvs() -> bool:
-    """True if a fresh network namespace of this machine has IPVS and dummy devices, and we may make one."""
-    command = ["unshare", "--net", "--mount", "/bin/sh", "-c", HOST_NEEDS]
+def host_has(probe: str) -> bool:
+    """True if `probe` (IPVS, NETFILTER) succeeds in a fresh network namespace of this machine, and we may make one."""
+    command = ["unshare", "--net", "--mount", "/bin/sh", "-c", probe]
     try:
         return subprocess.run(command, capture_output=True, env={"PATH": SBIN}, check=False).returncode == 0
     except FileNotFoundError:
@@ -166,15 +184,15 @@ def run(  # all but the first two have one sensible value
     shape: Shape = Shape(),  # frozen, so that sharing it is safe
     timeout_s: float = 1500,
     env: Mapping[str, str] | None = None,
-    prefer_host: bool = False,
+    host_probe: str | None = None,
 ) -> int:
-    """Run `argv` in this folder as root, in a VM or (`prefer_host`) on this machine if it has IPVS; the exit code.
+    """Run `argv` in this folder as root, in a VM or on this machine if `host_probe` succeeds here; the exit code.
 
     `env` adds to the small environment of `guest_environment`. Output goes to stdout as it comes. Raises LabError.
     """
     out_dir = out_dir.resolve()
     out_dir.mkdir(parents=True, exist_ok=True)
-    on_host = prefer_host and not shape.icount and not shape.network and host_has_ipvs()
+    on_host = host_probe is not None and not shape.icount and not shape.network and host_has(host_probe)
     parts = None if on_host else find_parts()
     with tempfile.TemporaryDirectory(prefix="ipvsproxy-lab.", dir="/var/tmp") as run_dir:  # mkdtemp makes it safe
         command = Path(run_dir, "command")
@@ -207,7 +225,7 @@ def command_script(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def _run_on_host(command: Path, timeout_s: float) -> int:
-    say("this kernel has IPVS: running in fresh namespaces")
+    say("this kernel has what is needed: running in fresh namespaces")
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     script = HOST_INIT.format(command=command)
     environment = {"PATH": SBIN}
@@ -395,7 +413,7 @@ def main() -> int:
     """Run the command line; the exit code."""
     arguments = parse()
     if arguments.host_has_ipvs:
-        return 0 if host_has_ipvs() else 1
+        return 0 if host_has(IPVS) else 1
     signal.signal(signal.SIGTERM, _end)
     try:
         return run(
@@ -404,7 +422,7 @@ def main() -> int:
             shape=Shape(memory=arguments.mem, icount=arguments.icount, network=arguments.net),
             timeout_s=arguments.timeout,
             env=dict(setting.split("=", 1) for setting in arguments.env),
-            prefer_host=arguments.auto,
+            host_probe=IPVS if arguments.auto else None,
         )
     except LabError as error:
         say(str(error))
