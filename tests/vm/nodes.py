@@ -23,7 +23,7 @@ from ipvsproxy.kernel.iptables import LegacyRules
 from ipvsproxy.model.kernel_objects import Operation
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from tests.clusters import Svc, cluster
-from tests.lab.hosts import NODE_NAME, Cluster, Namespace
+from tests.lab.hosts import NODE_ADDRESSES, NODE_NAME, REMOTE_ADDRESSES, Cluster, Namespace
 from tests.lab.proxies import LOOK_AGAIN_S, LogLine, Manifests, Proxy, fork
 from tests.lab.traffic import Servers, Transport
 from tests.vm.places import A1, A2, A3, B1
@@ -124,6 +124,34 @@ def proxy_node(hosts: Cluster, folder: Path, *flags: str, base: Sequence[str] = 
         proxy.wait_for("sync_finished")
         yield ProxyNode(hosts, manifests, proxy)
         assert proxy.stop() == 0
+
+
+def node_objects(*nodes: tuple[str, Sequence[str]]) -> str:
+    items = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "status": {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]},
+        }
+        for name, addresses in nodes
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+@contextlib.contextmanager
+def knowing_nodes(node: ProxyNode) -> Iterator[None]:
+    """In the `with` block the cluster has this node and the other one as objects; back when the kernel has it."""
+    manifests = node.manifests
+    node.proxy.mark()
+    manifests.write("nodes.json", node_objects((NODE_NAME, NODE_ADDRESSES), ("n2", REMOTE_ADDRESSES)))
+    node.proxy.wait_for("sync_finished")
+    try:
+        yield
+    finally:
+        node.proxy.mark()
+        manifests.remove("nodes.json")
+        node.proxy.wait_for("sync_finished")
 
 
 @contextlib.contextmanager

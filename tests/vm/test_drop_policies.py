@@ -22,7 +22,7 @@ from tests.vm.foreign import VERSIONS, foreign_rules, restore
 from tests.vm.nodes import cleaned_up, flags_with, proxy_on, small_cluster
 from tests.vm.places import A1, B1, every_family, every_transport, ready
 
-SILENCE_S = 1.0
+SILENCE_S = 0.5
 """How long a client listens where nothing should come."""
 
 NEIGHBOURS = tuple(f"filter -A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type {kind} -j ACCEPT" for kind in range(133, 137))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from tests.clusters import Svc
 from tests.kube.following import eventually
-from tests.lab.hosts import NODE_ADDRESSES, NODE_NAME, REMOTE_ADDRESSES, Cluster
+from tests.lab.hosts import REMOTE_ADDRESSES, Cluster
 from tests.lab.traffic import Transport, ask, ping, serving
-from tests.vm.nodes import ProxyNode, bound, sets, virtual_servers
+from tests.vm.nodes import ProxyNode, bound, knowing_nodes, sets, virtual_servers
 from tests.vm.places import A1, A2, B1, every_family, ready
 
 CLAIMING = Svc("claiming", ("10.96.0.23", "2001:db8:96::23"), endpoints=ready(A1, A2), external_ips=REMOTE_ADDRESSES)
@@ -29,34 +27,6 @@ PREFIXES = tuple(f"{address}/{length}" for address, length in zip(REMOTE_ADDRESS
 every_inside_client = pytest.mark.parametrize(
     "client", [pytest.param("node", id="the node itself"), pytest.param("a3", id="a pod")]
 )
-
-
-def node_objects(*nodes: tuple[str, Sequence[str]]) -> str:
-    items = [
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name},
-            "status": {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]},
-        }
-        for name, addresses in nodes
-    ]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-
-
-@contextlib.contextmanager
-def knowing_nodes(node: ProxyNode) -> Iterator[None]:
-    """In the `with` block the cluster has this node and the other one as objects; back when the kernel has it."""
-    manifests = node.manifests
-    node.proxy.mark()
-    manifests.write("nodes.json", node_objects((NODE_NAME, NODE_ADDRESSES), ("n2", REMOTE_ADDRESSES)))
-    node.proxy.wait_for("sync_finished")
-    try:
-        yield
-    finally:
-        node.proxy.mark()
-        manifests.remove("nodes.json")
-        node.proxy.wait_for("sync_finished")
 
 
 @pytest.fixture(scope="module", autouse=True)

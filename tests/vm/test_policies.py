@@ -19,7 +19,7 @@ from tests.vm.nodes import ProxyNode
 from tests.vm.places import A1, A2, A3, B1, BRIDGE, every_family, every_transport, ready
 
 BOTH = ((80, "TCP"), (80, "UDP"))
-SILENCE_S = 1.0
+SILENCE_S = 0.5
 """How long a client listens where nothing should come. That it was dropped is shown by a counter."""
 
 HERE = Svc(

@@ -16,10 +16,10 @@ from tests.lab.hosts import NODE_ADDRESSES, Cluster
 from tests.lab.probers import Asker, Knocker
 from tests.lab.proxies import LOOK_AGAIN_S, Manifests
 from tests.lab.traffic import Conversation, Transport
-from tests.vm.nodes import ProxyNode, proxy_on, small_cluster
+from tests.vm.nodes import ProxyNode, knowing_nodes, proxy_on, small_cluster
 from tests.vm.places import A1, every_family, every_transport, ready
 
-SILENCE_S = 1.0
+SILENCE_S = 0.5
 """How long a client listens where nothing should come."""
 
 BOTH = ((80, "TCP"), (80, "UDP"))
@@ -59,10 +59,18 @@ SERVICES = (
 )
 
 
-@pytest.fixture
-def served(node: ProxyNode) -> ProxyNode:
+@pytest.fixture(scope="module")
+def known(node: ProxyNode) -> Iterator[ProxyNode]:
+    """The proxy knows its Node's addresses, by which it tells whether the node itself is in a range."""
     node.sync(*SERVICES)
-    return node
+    with knowing_nodes(node):
+        yield node
+
+
+@pytest.fixture
+def served(known: ProxyNode) -> ProxyNode:
+    known.sync(*SERVICES)
+    return known
 
 
 def reaches(node: ProxyNode, client: str, to: str, transport: Transport, source: str = "") -> bool:
