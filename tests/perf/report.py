@@ -64,6 +64,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     yield from _cold(figures, total)
     yield from _changes_and_audits(figures)
     yield from _nodes(figures)
+    yield from _stale_flows(figures)
     yield from _process(figures)
 
 
@@ -117,6 +118,23 @@ def _nodes(figures: Figures) -> Iterator[str]:
     yield f"| The list: millions of instructions | {_millions(figures['nodes.5000.list_insn'])} |"
     yield f"| A kubelet's heartbeat: thousands of instructions | {figures['nodes.5000.heartbeat_insn'] / 1000:,.0f} |"
     yield f"| Memory held, MiB | {figures['nodes.5000.held_bytes'] / _MIB:.1f} |"
+
+
+def _stale_flows(figures: Figures) -> Iterator[str]:
+    yield from ("", "### 100 stale UDP flows, in a connection tracking table of 100,000", "")
+    yield from (
+        "| Millions of instructions | User | Kernel | Together | System calls |",
+        "|---|---|---|---|---|",
+    )
+    for title, name in (
+        ("One frontend", "filter.one"),
+        ("Frontends with neither address nor port in common", "filter.unlike"),
+        ("One frontend, a kernel without the filter (before 5.8)", "no_filter.one"),
+        ("Frontends with nothing in common, likewise", "no_filter.unlike"),
+    ):
+        user, kernel = figures[f"flows.{name}.user_insn"], figures[f"flows.{name}.kernel_insn"]
+        calls = figures[f"flows.{name}.system_calls"]
+        yield f"| {title} | {user / _MEGA:.3g} | {kernel / _MEGA:.3g} | {(user + kernel) / _MEGA:.3g} | {calls:,} |"
 
 
 def _process(figures: Figures) -> Iterator[str]:

@@ -5,16 +5,28 @@ Under icount a nanosecond of CPU time is an instruction of the guest, so what th
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from ipvsproxy.kernel.netlink import open_netlink
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OUTSIDE = ""
+OUTSIDE, KERNEL = "", "kernel"
+
+
+class TimedSocket:
+    """A netlink socket whose system calls count for the kernel."""
+
+    def __init__(self, opened: socket.socket, stopwatch: Stopwatch) -> None:
+        self.send = stopwatch.timed(KERNEL, opened.send)
+        self.recv_into = stopwatch.timed(KERNEL, opened.recv_into)
+        self.close = opened.close
 
 
 class Stopwatch:
@@ -51,3 +63,7 @@ class Stopwatch:
         self.switch(self._part)
         taken, self._parts = self._parts, Counter()
         return taken
+
+    def open_timed(self, protocol: int) -> TimedSocket:
+        """A socket for a NetlinkSocket, its system calls timed."""
+        return TimedSocket(open_netlink(protocol), self)

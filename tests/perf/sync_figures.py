@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import statistics
 import sys
 from collections import Counter
@@ -22,7 +21,6 @@ from ipvsproxy.cluster.events import Listed
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import LogFormat
 from ipvsproxy.daemon import real_kernel
-from ipvsproxy.kernel import netlink
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
@@ -42,24 +40,15 @@ from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.sync.reconciler import Reconciler
 from ipvsproxy.sync.scheduler_probe import require_scheduler
 from tests.perf import workload
-from tests.perf.stopwatch import Stopwatch
+from tests.perf.stopwatch import KERNEL, Stopwatch
 
 Figures = dict[str, int]
 
-DECODE, PLAN, DIFF, ENCODE, KERNEL = "decode", "plan", "diff", "encode", "kernel"
+DECODE, PLAN, DIFF, ENCODE = "decode", "plan", "diff", "encode"
 LOOKS = ("ipvs", "addresses", "ipsets", "rules", "sysctls")  # the parts of a quick audit, besides what compares
 HOST_ADDRESS = PackedAddr(bytes((192, 0, 2, 10)))
 COUNTS = ("messages", "system_calls", "dumps")
 REPEATS = 9
-
-
-class _TimedSocket:
-    """A netlink socket whose system calls count for the kernel."""
-
-    def __init__(self, opened: socket.socket, stopwatch: Stopwatch) -> None:
-        self.send = stopwatch.timed(KERNEL, opened.send)
-        self.recv_into = stopwatch.timed(KERNEL, opened.recv_into)
-        self.close = opened.close
 
 
 class MeasuredNode:
@@ -91,7 +80,7 @@ class MeasuredNode:
 
     def _kernel(self) -> Kernel:
         ipvs, route, sets = (
-            NetlinkSocket(protocol, name, self._open)
+            NetlinkSocket(protocol, name, self.stopwatch.open_timed)
             for protocol, name in ((NETLINK_GENERIC, "IPVS"), (NETLINK_ROUTE, "the link"), (NETLINK_NETFILTER, "ipset"))
         )
         self._sockets = [ipvs, route, sets]
@@ -101,9 +90,6 @@ class MeasuredNode:
             addresses=NetlinkAddresses(route),
             ipsets=NetlinkIPSets(ENTRY_KIND_BY_NAME, sets),
         )
-
-    def _open(self, protocol: int) -> _TimedSocket:
-        return _TimedSocket(netlink.open_netlink(protocol), self.stopwatch)
 
     def counted(self) -> Counter[str]:
         """Messages, system calls and dumps of all sockets so far."""
