@@ -17,6 +17,7 @@ WEB = Svc(
     node_ports=(30080, 30080),
     external_ips=("203.0.113.11", "2001:db8:113::11"),
 )
+VIPS = {"10.96.0.20/32", "2001:db8:96::20/128", "203.0.113.11/32", "2001:db8:113::11/128"}
 
 
 @pytest.fixture
@@ -73,8 +74,8 @@ def test_k23_an_address_that_flaps_is_served_as_it_is_left(served, where):
 
 
 def test_k23_no_vip_counts_as_the_nodes_own_address_however_often_our_device_is_deleted(served):
-    servers, addresses = virtual_servers(served.host), bound(served.host)
+    servers = virtual_servers(served.host)
     for _ in range(4):
         served.host.ip("link del kube-ipvs0")
-        served.proxy.wait_until(lambda: bound(served.host) == addresses)
+        served.proxy.wait_until(lambda: bound(served.host) >= VIPS)  # an earlier test's may stay for a minute
         assert virtual_servers(served.host) == servers
