@@ -105,6 +105,8 @@ class Lingering:
                 due += self._take_up(key, drain_s, service_lives=service_lives)
         if self._entries:
             self._hold_entries(refs)
+        if self._grace and service_lives:
+            self._end_graces_of_given_up(refs)
         return due
 
     @property
@@ -220,6 +222,15 @@ class Lingering:
                 held = self._entries.get(accepted_by(entry))
                 if held is not None:
                     held.add(ref)
+
+    def _end_graces_of_given_up(self, refs: Iterable[ObjectId]) -> None:
+        """Who lives on and gives an address up wants it gone, whoever was cut there before (K27)."""
+        for ref in refs:
+            kind, key = ref
+            if kind is Kind.ADDRESS and isinstance(key, bytes) and self._desired.get(ref) is None:
+                address = PackedAddr(key)
+                if address not in self._unwanted:
+                    self._grace.pop(address, None)
 
     def _may_linger(self, key: VirtualServerKey, *, service_lives: bool) -> bool:
         """Whether a virtual server that nobody wants may stay, and with it its address."""

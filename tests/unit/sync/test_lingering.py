@@ -487,6 +487,18 @@ def test_k27_an_address_that_a_service_gives_up_while_it_lives_on_is_unbound_in_
     assert weights(node.fake, vs_key(EXTERNAL, 80)) is None
 
 
+def test_k27_an_address_is_unbound_when_it_is_given_up_though_clients_were_cut_there_before():
+    node = Node()
+    before = cluster(web(A, ports=((53, "UDP"),), external_ips=(EXTERNAL,)))
+    node.sync(before)
+    connect(node.fake, A, key=vs_key(EXTERNAL, 53, Protocol.UDP), port=8053)
+    node.sync(NOBODY)
+    assert EXTERNAL in bound(node.fake)
+    node.sync(before)
+    node.sync(cluster(web(A, ports=((53, "UDP"),))))
+    assert bound(node.fake) == {VIP}
+
+
 def test_the_cluster_ip_of_a_service_that_was_made_anew_within_one_pass_drains(node):
     node.sync(cluster(web(A, ips=("10.96.0.21",))))
     assert weights(node.fake) == {A: 0, B: 0}
