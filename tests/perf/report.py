@@ -134,7 +134,8 @@ def _stale_flows(figures: Figures) -> Iterator[str]:
     ):
         user, kernel = figures[f"flows.{name}.user_insn"], figures[f"flows.{name}.kernel_insn"]
         calls = figures[f"flows.{name}.system_calls"]
-        yield f"| {title} | {user / _MEGA:.3g} | {kernel / _MEGA:.3g} | {(user + kernel) / _MEGA:.3g} | {calls:,} |"
+        shown = (f"{figure / _MEGA:,.0f}" for figure in (user, kernel, user + kernel))
+        yield f"| {title} | {' | '.join(shown)} | {calls:,} |"
 
 
 def _process(figures: Figures) -> Iterator[str]:
