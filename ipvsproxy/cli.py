@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ipvsproxy.config.command_line import CleanUp, Command, ExitCode, Plan, Serve, Show, Status, parse_command_line
+from ipvsproxy.config.command_line import (
+    CleanUp,
+    Command,
+    ExitCode,
+    Plan,
+    Prepare,
+    Serve,
+    Show,
+    Status,
+    parse_command_line,
+)
 from ipvsproxy.config.types import PlanOptions, ProxyConfig
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.stdout import discard_stdout, print_lines
@@ -21,6 +31,13 @@ def _serve(config: ProxyConfig) -> int:
 
     log.configure(config.log_format, config.verbosity, sys.stderr)
     return daemon.run(config)
+
+
+def _prepare(config: ProxyConfig) -> int:
+    from ipvsproxy import daemon, log  # noqa: PLC0415
+
+    log.configure(config.log_format, config.verbosity, sys.stderr)
+    return daemon.prepare(config)
 
 
 def _clean_up(config: ProxyConfig) -> int:
@@ -49,6 +66,7 @@ class Programs:
     """What each command calls; every one returns the exit code."""
 
     serve: Callable[[ProxyConfig], int] = _serve
+    prepare: Callable[[ProxyConfig], int] = _prepare
     clean_up: Callable[[ProxyConfig], int] = _clean_up
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
     status: Callable[[Sequence[str]], int] = _status
@@ -77,6 +95,8 @@ def _call(command: Command, programs: Programs) -> int:
     match command:
         case Serve(config):
             return programs.serve(config)
+        case Prepare(config):
+            return programs.prepare(config)
         case CleanUp(config):
             return programs.clean_up(config)
         case Plan(config, options):

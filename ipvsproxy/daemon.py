@@ -145,6 +145,16 @@ def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
     return _Source(workers, recorder.record, other_nodes)
 
 
+def prepare(config: ProxyConfig) -> int:
+    """What needs privileges that the daemon can then do without; the exit code. Asks no API server.
+
+    Raises KernelError.
+    """
+    modules.load(("ip_vs",))
+    _set_timeouts(config, NetlinkIpvs())
+    return 0
+
+
 def cleanup(config: ProxyConfig) -> int:
     """Remove everything of ours from the kernel but the sysctls; the exit code. Raises IpvsproxyError."""
     with _single_instance():

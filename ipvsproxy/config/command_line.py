@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import functools
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -22,8 +22,11 @@ from ipvsproxy.config.flags import (
     CLEANUP,
     FLAG_OF_FIELD,
     FROM_CLUSTER,
+    HEALTHZ_PORT,
     HELP,
+    INIT_ONLY,
     IP_FAMILIES,
+    METRICS_PORT,
     NODE_ADDRESSES,
     OUTPUT,
     VERSION,
@@ -34,11 +37,13 @@ from ipvsproxy.config.flags import (
     flags_of,
     spell_plainly,
 )
+from ipvsproxy.config.listen import with_port
 from ipvsproxy.config.types import KubeProxyConfiguration, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.config.validate import validate
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.enums import Family
 
+_DEFAULTS = {HEALTHZ_PORT.name: 10256, METRICS_PORT.name: 10249}  # of flags without a field
 _HELP_COLUMNS = 100
 _FLAG_COLUMNS = 38
 
@@ -88,6 +93,13 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Do what needs privileges (--init-only)."""
+
+    config: ProxyConfig
+
+
+@dataclass(frozen=True, slots=True)
 class CleanUp:
     """Remove what is ours."""
 
@@ -116,7 +128,7 @@ class Show:
     text: str
 
 
-Command: TypeAlias = Serve | CleanUp | Plan | Status | Show
+Command: TypeAlias = Serve | Prepare | CleanUp | Plan | Status | Show
 
 
 def parse_command_line(argv: Sequence[str]) -> Command:
@@ -139,6 +151,8 @@ def _parse_proxy(words: list[str]) -> Command:
     config = read_config(given)
     if given.get(CLEANUP.name):
         return CleanUp(config)
+    if given.get(INIT_ONLY.name):
+        return Prepare(config)
     _refuse_two_sources(config)
     return Serve(config)
 
@@ -177,14 +191,59 @@ def _parse(words: list[str], command: Commands) -> dict[str, Any]:
     return vars(make_parser(command).parse_args(plain))
 
 
-def read_config(given: dict[str, Any]) -> ProxyConfig:
+def read_config(given: Mapping[str, Any]) -> ProxyConfig:
     """The configuration that these flags make together with the defaults. Raises InvalidConfigError."""
     document: dict[str, Any] = {}
     for field, name in FLAG_OF_FIELD.items():
         if name in given:
-            section, _, key = field.rpartition(".")
-            (document.setdefault(section, {}) if section else document)[key] = given[name]
-    return validate(msgspec.convert(document, KubeProxyConfiguration), FLAG_OF_FIELD)
+            _put(document, field, _as_written(field, given[name]))
+    _complete_ports(document, given)
+    config = validate(msgspec.convert(document, KubeProxyConfiguration), FLAG_OF_FIELD)
+    if given.get(METRICS_PORT.name) == 0:  # differs: upstream refuses the blank address that its own flag makes of it
+        config = replace(config, metrics=None)
+    return replace(config, flag_values=_flag_values(given))
+
+
+def _complete_ports(document: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """What the deprecated port flags say: the port of an address without one; of health, 0: not served."""
+    for field, flag in (("healthzBindAddress", HEALTHZ_PORT), ("metricsBindAddress", METRICS_PORT)):
+        port = given.get(flag.name, _DEFAULTS[flag.name])
+        if field in document:
+            document[field] = with_port(document[field], port or _DEFAULTS[flag.name])
+    if given.get(HEALTHZ_PORT.name) == 0:
+        document["healthzBindAddress"] = ""
+
+
+def _as_written(field: str, value: Any) -> FlagValue:  # noqa: ANN401  # what the flag's own parse gave
+    match field:
+        case "featureGates":
+            return dict(value)
+        case "logging.vmodule":
+            return [{"filePattern": pattern, "verbosity": level} for pattern, level in value]
+        case _:
+            return value
+
+
+def _put(document: dict[str, Any], field: str, value: FlagValue) -> None:
+    *sections, key = field.split(".")
+    for section in sections:
+        document = document.setdefault(section, {})
+    document[key] = value
+
+
+def _flag_values(given: Mapping[str, Any]) -> dict[str, str]:
+    """Every flag of the proxy with its value as pflag prints it, sorted by name."""
+    flags = sorted(flags_of(Commands.PROXY), key=lambda flag: flag.name)
+    return {flag.name[2:]: _flag_text(flag, given.get(flag.name, _default(flag))) for flag in flags}
+
+
+def _flag_text(flag: Flag, value: Any) -> str:  # noqa: ANN401  # what the row's own parse gave
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if flag.is_map:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return ",".join(f"{name}={_flag_text(flag, item)}" for name, item in pairs)
+    return f"[{','.join(value)}]" if flag.is_list else str(value)
 
 
 def make_parser(command: Commands) -> argparse.ArgumentParser:
@@ -227,11 +286,17 @@ def _convert(flag: Flag, text: str) -> FlagValue:
 
 
 def _default_text(flag: Flag) -> str:
-    if not flag.field:
-        return ""
-    section, _, key = flag.field.rpartition(".")
-    default = (_defaults()[section] if section else _defaults())[key]
+    default = _default(flag)
     return f" (default {default})" if default else ""
+
+
+def _default(flag: Flag) -> FlagValue:
+    if not flag.field:
+        return _DEFAULTS.get(flag.name, False if flag.is_switch else "")
+    value: Any = _defaults()
+    for key in flag.field.split("."):
+        value = value[key]
+    return value
 
 
 @functools.cache

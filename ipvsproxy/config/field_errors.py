@@ -14,6 +14,8 @@ from ipvsproxy.errors import ConfigError
 
 FieldValue: TypeAlias = str | int | Sequence[str]
 
+_WITHOUT_VALUE = frozenset({"Required value", "Forbidden"})
+
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
@@ -26,7 +28,8 @@ class FieldError:
     written_as: str = ""
 
     def __str__(self) -> str:
-        sentence = f"{self.path}: {self.problem}: {quoted(self.value)}" + (f": {self.detail}" if self.detail else "")
+        value = "" if self.problem in _WITHOUT_VALUE else f": {quoted(self.value)}"
+        sentence = f"{self.path}: {self.problem}{value}" + (f": {self.detail}" if self.detail else "")
         return f"{sentence} ({self.written_as})" if self.written_as else sentence
 
 

@@ -25,16 +25,24 @@ _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # Go's strconv.Parse
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _INT32 = range(-(2**31), 2**31)
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,10}")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?", re.ASCII)
+_MAX_FLOAT32 = 3.4028235e38
+_VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
 class Group(StrEnum):
     """Headings of the help, in its order."""
 
     PROXY = "Proxy"
+    API = "API server"
+    NODE = "Node"
+    SERVING = "Health and metrics"
     LOCAL = "Which traffic is local"
     IPVS = "IPVS"
+    CONNTRACK = "Connection tracking"
     LOGGING = "Logging"
     OWN = "ipvsproxy's own"
+    WITHOUT_EFFECT = "Accepted from kube-proxy's command lines, without an effect here"
 
 
 class Commands(IntFlag):
@@ -61,12 +69,17 @@ class Flag:
     @property
     def is_switch(self) -> bool:
         """Whether it stands alone: `--flag` means true, and the next word is never its value."""
-        return self.parse is parse_bool
+        return self.parse in {parse_bool, parse_version}
+
+    @property
+    def is_map(self) -> bool:
+        """Whether its value is a list of pairs."""
+        return self.parse in {parse_gates, parse_vmodule}
 
     @property
     def is_list(self) -> bool:
         """Whether giving it again adds to what was given before."""
-        return self.parse in {parse_list, parse_addresses, parse_families}
+        return self.parse in {parse_list, parse_addresses, parse_families} or self.is_map
 
 
 def parse_bool(text: str) -> bool:
@@ -81,6 +94,42 @@ def parse_int32(text: str) -> int:
     if not _DECIMAL.fullmatch(text) or int(text) not in _INT32:
         raise ValueError(f"must be a whole number from {_INT32.start} to {_INT32.stop - 1}")
     return int(text)
+
+
+def parse_float(text: str) -> float:
+    """A decimal number of 32 bits, as Go's float32 flags; never infinite, since JSON cannot say that."""
+    if not _FLOAT.fullmatch(text) or abs(float(text)) > _MAX_FLOAT32:
+        raise ValueError("must be a number")
+    return float(text)
+
+
+def parse_version(text: str) -> bool:
+    """Whether to print the version: true and raw do; differs: a version to pretend to (vX.Y.Z) changes nothing."""
+    if text == "raw":
+        return True
+    return False if _VERSION.fullmatch(text) else parse_bool(text)
+
+
+def parse_gates(text: str) -> list[tuple[str, bool]]:
+    """A comma-separated list of gate=bool, blanks allowed. Source: component-base v0.37.2 cli/flag mapStringBool."""
+    gates = []
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"missing bool value for {name.strip()}")
+        gates.append((name.strip(), parse_bool(value.strip())))
+    return gates
+
+
+def parse_vmodule(text: str) -> list[tuple[str, int]]:
+    """A comma-separated list of pattern=N. Source: component-base v0.37.2 logs/api/v1 VModuleConfigurationPFlag."""
+    items = []
+    for item in filter(None, text.split(",")):
+        pattern, equals, level = item.partition("=")
+        if not equals or not pattern or not level:
+            raise ValueError(f"{quoted(item)} does not have the pattern=N format")
+        items.append((pattern, parse_int32(level)))
+    return items
 
 
 def parse_text(text: str) -> str:
@@ -119,12 +168,45 @@ def parse_families(text: str) -> list[Family]:
 
 
 VERSION = Flag(
-    "--version", parse_bool, "", Group.PROXY, "", "Print the version and exit.", commands=Commands.PROXY
+    "--version", parse_version, "", Group.PROXY, "", "Print the version and exit.", commands=Commands.PROXY
 )  # fmt: skip
 HELP = Flag("--help", parse_bool, "", Group.PROXY, "", "Print this and exit.", short="-h")
 CLEANUP = Flag(
     "--cleanup", parse_bool, "", Group.PROXY, "",
     "Remove everything of ours from the kernel, and exit.", commands=Commands.PROXY,
+)  # fmt: skip
+INIT_ONLY = Flag(
+    "--init-only", parse_bool, "", Group.PROXY, "",
+    "Do what needs privileges (modules, sysctls, IPVS time-outs), and exit. Needs no API server.",
+    commands=Commands.PROXY,
+)  # fmt: skip
+CONFIG = Flag(
+    "--config", parse_text, "", Group.PROXY, "FILE",
+    "A KubeProxyConfiguration (v1alpha1) file, which is followed. Holds against most flags: see docs/configuration.md.",
+)  # fmt: skip
+WRITE_CONFIG_TO = Flag(
+    "--write-config-to", parse_text, "", Group.PROXY, "FILE",
+    "Write the configuration in force to this file, as YAML, and exit.", commands=Commands.PROXY,
+)  # fmt: skip
+MASTER = Flag(
+    "--master", parse_text, "ipvsproxy.master", Group.API, "URL",
+    "URL of the API server; holds against the one in the kubeconfig.",
+)  # fmt: skip
+PROXY_MODE = Flag(
+    "--proxy-mode", parse_text, "mode", Group.PROXY, "MODE",
+    "The proxy mode: ipvs, which blank means too. Holds against the mode in the file.",
+)  # fmt: skip
+HOSTNAME_OVERRIDE = Flag(
+    "--hostname-override", parse_text, "hostnameOverride", Group.NODE, "NAME",
+    "Name of the Node object of this node; the host's own name if not given.",
+)  # fmt: skip
+HEALTHZ_PORT = Flag(
+    "--healthz-port", parse_int32, "", Group.SERVING, "PORT",
+    "Deprecated: the port of a --healthz-bind-address without one; 0: no health server.",
+)  # fmt: skip
+METRICS_PORT = Flag(
+    "--metrics-port", parse_int32, "", Group.SERVING, "PORT",
+    "Deprecated: the port of a --metrics-bind-address without one; 0: no metrics server.",
 )  # fmt: skip
 OUTPUT = Flag(
     "--output", parse_plan_format, "", Group.OWN, "FORMAT",
@@ -144,20 +226,34 @@ IP_FAMILIES = Flag(
 )  # fmt: skip
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--proxy-mode", parse_text, "mode", Group.PROXY, "MODE", "The proxy mode: ipvs, which blank means too."),
-    Flag("--kubeconfig", parse_text, "clientConnection.kubeconfig", Group.PROXY, "FILE",
-         "How to reach the API server; if not given, by the ServiceAccount of the pod."),
-    Flag("--master", parse_text, "ipvsproxy.master", Group.PROXY, "URL",
-         "URL of the API server; holds against the one in the kubeconfig."),
-    Flag("--hostname-override", parse_text, "hostnameOverride", Group.PROXY, "NAME",
-         "Name of the Node object of this node; the host's own name if not given."),
+    PROXY_MODE, CONFIG, WRITE_CONFIG_TO,
     Flag("--nodeport-addresses", parse_list, "nodePortAddresses", Group.PROXY, "CIDR,…",
          "Networks of the node's addresses that serve node ports, or primary or all; all if not given."),
     Flag("--iptables-masquerade-bit", parse_int32, "iptables.masqueradeBit", Group.PROXY, "BIT",
          "The bit of the packet mark, 0 to 31, that says: masquerade this packet. In ipvs mode too."),
     Flag("--masquerade-all", parse_bool, "iptables.masqueradeAll", Group.PROXY, "",
          "Masquerade all traffic to cluster IPs, not only what comes from outside the cluster."),
-    CLEANUP, VERSION, HELP,
+    Flag("--feature-gates", parse_gates, "featureGates", Group.PROXY, "GATE=BOOL,…",
+         "AllowServiceExternalIPs=false: external IPs are not served. Other gates have no effect here."),
+    INIT_ONLY, CLEANUP, VERSION, HELP,
+    Flag("--kubeconfig", parse_text, "clientConnection.kubeconfig", Group.API, "FILE",
+         "How to reach the API server; if not given, by the ServiceAccount of the pod."),
+    MASTER,
+    HOSTNAME_OVERRIDE,
+    Flag("--bind-address", parse_text, "bindAddress", Group.NODE, "IP",
+         "Holds against the node's own address of its family, and makes that the first family. Not bound."),
+    Flag("--oom-score-adj", parse_int32, "oomScoreAdj", Group.NODE, "N",
+         "How willingly the kernel ends this process when memory is short: -1000 to 1000, never to first."),
+    Flag("--healthz-bind-address", parse_text, "healthzBindAddress", Group.SERVING, "IP[:PORT]",
+         "Where /healthz, /livez and /readyz are served; blank: nowhere."),
+    HEALTHZ_PORT,
+    Flag("--metrics-bind-address", parse_text, "metricsBindAddress", Group.SERVING, "IP[:PORT]",
+         "Where /metrics, /configz and the like are served."),
+    METRICS_PORT,
+    Flag("--bind-address-hard-fail", parse_bool, "bindAddressHardFail", Group.SERVING, "",
+         "End where one of these addresses cannot be bound, instead of trying again."),
+    Flag("--profiling", parse_bool, "enableProfiling", Group.SERVING, "",
+         "Serve what helps to find out where time goes, at /debug of the metrics address."),
     Flag("--detect-local-mode", parse_text, "detectLocalMode", Group.LOCAL, "MODE",
          "How traffic of local pods is told: ClusterCIDR (or blank), NodeCIDR, BridgeInterface, InterfaceNamePrefix."),
     Flag("--cluster-cidr", parse_text, "clusterCIDR", Group.LOCAL, "CIDR[,CIDR]",
@@ -182,6 +278,20 @@ FLAGS: tuple[Flag, ...] = (
          "How often everything is looked at again without a change; more than 0."),
     Flag("--ipvs-min-sync-period", parse_text, "ipvs.minSyncPeriod", Group.IPVS, "DURATION",
          "Least time between two syncs; 0: each change at once."),
+    Flag("--conntrack-max-per-core", parse_int32, "conntrack.maxPerCore", Group.CONNTRACK, "N",
+         "Connections to track for each processor, never less than now; 0 leaves the limit."),
+    Flag("--conntrack-min", parse_int32, "conntrack.min", Group.CONNTRACK, "N",
+         "Connections to track at least, whatever --conntrack-max-per-core makes."),
+    Flag("--conntrack-tcp-timeout-established", parse_text, "conntrack.tcpEstablishedTimeout", Group.CONNTRACK,
+         "DURATION", "After how long an idle TCP connection is forgotten; 0 leaves the node's value."),
+    Flag("--conntrack-tcp-timeout-close-wait", parse_text, "conntrack.tcpCloseWaitTimeout", Group.CONNTRACK,
+         "DURATION", "The same while one side has closed."),
+    Flag("--conntrack-tcp-be-liberal", parse_bool, "conntrack.tcpBeLiberal", Group.CONNTRACK, "",
+         "Track TCP packets outside of the window too (nf_conntrack_tcp_be_liberal 1)."),
+    Flag("--conntrack-udp-timeout", parse_text, "conntrack.udpTimeout", Group.CONNTRACK, "DURATION",
+         "After how long an unanswered UDP flow is forgotten; 0 leaves the node's value."),
+    Flag("--conntrack-udp-timeout-stream", parse_text, "conntrack.udpStreamTimeout", Group.CONNTRACK, "DURATION",
+         "The same for an answered one."),
     Flag("--v", parse_int32, "logging.verbosity", Group.LOGGING, "LEVEL",
          "Log level: 2 and more logs every object that is changed.", short="-v"),
     Flag("--logging-format", parse_text, "logging.format", Group.LOGGING, "FORMAT",
@@ -195,6 +305,33 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--ipvs-drain-timeout", parse_text, "ipvsproxy.drainTimeout", Group.OWN, "DURATION",
          "How long TCP connections to a server that leaves may go on, at most; 0: they end at once."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
+    Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
+         "The watches ask for JSON."),
+    Flag("--kube-api-qps", parse_float, "clientConnection.qps", Group.WITHOUT_EFFECT, "N",
+         "A few watches need no limit."),
+    Flag("--kube-api-burst", parse_int32, "clientConnection.burst", Group.WITHOUT_EFFECT, "N", "See --kube-api-qps."),
+    Flag("--config-sync-period", parse_text, "configSyncPeriod", Group.WITHOUT_EFFECT, "DURATION",
+         "The watches are followed; nothing is told again without a change."),
+    Flag("--iptables-localhost-nodeports", parse_bool, "iptables.localhostNodePorts", Group.WITHOUT_EFFECT, "",
+         "IPVS serves no node ports on loopback."),
+    Flag("--iptables-sync-period", parse_text, "iptables.syncPeriod", Group.WITHOUT_EFFECT, "DURATION",
+         "The iptables mode's."),
+    Flag("--iptables-min-sync-period", parse_text, "iptables.minSyncPeriod", Group.WITHOUT_EFFECT, "DURATION",
+         "The iptables mode's."),
+    Flag("--show-hidden-metrics-for-version", parse_text, "showHiddenMetricsForVersion", Group.WITHOUT_EFFECT,
+         "VERSION", "No metric is hidden."),
+    Flag("--vmodule", parse_vmodule, "logging.vmodule", Group.WITHOUT_EFFECT, "PATTERN=N,…",
+         "Its patterns are names of kube-proxy's source files."),
+    Flag("--log-flush-frequency", parse_text, "logging.flushFrequency", Group.WITHOUT_EFFECT, "DURATION",
+         "Each line is written at once."),
+    Flag("--log-text-split-stream", parse_bool, "logging.options.text.splitStream", Group.WITHOUT_EFFECT, "",
+         "All lines go to standard error."),
+    Flag("--log-text-info-buffer-size", parse_text, "logging.options.text.infoBufferSize", Group.WITHOUT_EFFECT,
+         "SIZE", "See --log-flush-frequency."),
+    Flag("--log-json-split-stream", parse_bool, "logging.options.json.splitStream", Group.WITHOUT_EFFECT, "",
+         "See --log-text-split-stream."),
+    Flag("--log-json-info-buffer-size", parse_text, "logging.options.json.infoBufferSize", Group.WITHOUT_EFFECT,
+         "SIZE", "See --log-flush-frequency."),
 )  # fmt: skip
 
 FLAG_OF_FIELD: Mapping[str, str] = {flag.field: flag.name for flag in FLAGS if flag.field}

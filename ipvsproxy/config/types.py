@@ -1,17 +1,19 @@
 """The configuration in its two forms: as written, and as understood.
 
-`KubeProxyConfiguration` is the v1alpha1 document with the fields that act here, each as people write it. Flags name its
-fields (flags.py), so a file needs no table of its own. validate.py turns it into a `ProxyConfig`, which the rest of the
-program reads: every value parsed, checked and with its unit, and flat, since upstream too has only one sync period and
-one masquerade bit in force, whichever section they came from.
+`KubeProxyConfiguration` is the v1alpha1 document, each field as people write it, also those without a meaning here.
+Flags name its fields (flags.py), so a file needs no table of its own. validate.py turns it into a `ProxyConfig`, which
+the rest of the program reads: every value parsed, checked and with its unit, and flat, since upstream too has only one
+sync period and one masquerade bit in force, whichever section they came from.
 
 Source: k8s.io/kube-proxy v0.37.2 config/v1alpha1/types.go.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -58,28 +60,73 @@ class FilterVerdict(StrEnum):
     RETURN = "return"
 
 
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Duration: TypeAlias = str  # Go's text, "1m30s"; what is none is refused by validate.py, with its path
+
+
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
 class ClientConnectionConfiguration(_Section, frozen=True):
-    """`clientConnection`; the rest of it (rates, content types) has no meaning for a client of three watches."""
+    """`clientConnection`; the rates and content types have no meaning for a client of three watches."""
 
     kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    qps: float = 5.0
+    burst: Int32 = 10
+
+
+class VModuleItem(_Section, frozen=True):
+    """One source file pattern of `logging.vmodule` and its verbosity."""
+
+    file_pattern: str = ""
+    verbosity: Int32 = 0
+
+
+class TextLogOptions(_Section, frozen=True):
+    """`logging.options.text`; info_buffer_size is a quantity such as 64Ki."""
+
+    split_stream: bool = False
+    info_buffer_size: str | int = "0"
+
+
+class JSONLogOptions(_Section, frozen=True):
+    """`logging.options.json`; info_buffer_size is a quantity such as 64Ki."""
+
+    split_stream: bool = False
+    info_buffer_size: str | int = "0"
+
+
+class LogOptions(_Section, frozen=True):
+    """`logging.options`: no meaning here, every line is written at once."""
+
+    text: TextLogOptions = TextLogOptions()
+    json: JSONLogOptions = JSONLogOptions()
 
 
 class LoggingConfiguration(_Section, frozen=True):
-    """`logging`; differs: without a format it depends on the terminal, upstream's is text."""
+    """`logging`; differs: without a format it depends on the terminal, upstream's is text.
+
+    `flush_frequency` is a duration, or nanoseconds as a number: kubeadm writes 0.
+    """
 
     format: str = LogFormat.AUTO.value
+    flush_frequency: Duration | int = "5s"
     verbosity: int = 0
+    vmodule: tuple[VModuleItem, ...] = ()
+    options: LogOptions = LogOptions()
 
 
 class IPTablesConfiguration(_Section, frozen=True):
-    """`iptables`; both fields are in force in ipvs mode too."""
+    """`iptables`; the first two fields are in force in ipvs mode too, the others are not."""
 
-    masquerade_bit: int = DEFAULT_MASQUERADE_BIT
+    masquerade_bit: Int32 = DEFAULT_MASQUERADE_BIT
     masquerade_all: bool = False
+    localhost_node_ports: bool = True
+    sync_period: Duration = "30s"
+    min_sync_period: Duration = "1s"
 
 
 class IPVSConfiguration(_Section, frozen=True):
@@ -88,11 +135,30 @@ class IPVSConfiguration(_Section, frozen=True):
     scheduler: str = ""
     exclude_cidrs: tuple[str, ...] = msgspec.field(default=(), name="excludeCIDRs")
     strict_arp: bool = msgspec.field(default=False, name="strictARP")
-    tcp_timeout: str = "0s"
-    tcp_fin_timeout: str = "0s"
-    udp_timeout: str = "0s"
-    sync_period: str = "30s"
-    min_sync_period: str = "0s"
+    tcp_timeout: Duration = "0s"
+    tcp_fin_timeout: Duration = "0s"
+    udp_timeout: Duration = "0s"
+    sync_period: Duration = "30s"
+    min_sync_period: Duration = "0s"
+
+
+class NFTablesConfiguration(_Section, frozen=True):
+    """`nftables`: another mode's."""
+
+    masquerade_bit: Int32 = DEFAULT_MASQUERADE_BIT
+    masquerade_all: bool = False
+    sync_period: Duration = "30s"
+    min_sync_period: Duration = "1s"
+
+
+class WinkernelConfiguration(_Section, frozen=True):
+    """`winkernel`: another system's."""
+
+    network_name: str = ""
+    source_vip: str = ""
+    enable_dsr: bool = msgspec.field(default=False, name="enableDSR")
+    root_hns_endpoint_name: str = ""
+    forward_health_check_vip: bool = False
 
 
 class DetectLocalConfiguration(_Section, frozen=True):
@@ -102,6 +168,18 @@ class DetectLocalConfiguration(_Section, frozen=True):
     interface_name_prefix: str = ""
 
 
+class ConntrackConfiguration(_Section, frozen=True):
+    """`conntrack`: sysctls of net.netfilter; 0 leaves what the node has."""
+
+    max_per_core: Int32 = 32768
+    min: Int32 = 131072
+    tcp_established_timeout: Duration = "24h0m0s"
+    tcp_close_wait_timeout: Duration = "1h0m0s"
+    tcp_be_liberal: bool = False
+    udp_timeout: Duration = "0s"
+    udp_stream_timeout: Duration = "0s"
+
+
 class OwnConfiguration(_Section, frozen=True):
     """`ipvsproxy`: what kube-proxy does not have, in a section of its own."""
 
@@ -109,31 +187,76 @@ class OwnConfiguration(_Section, frozen=True):
     master: str = ""
     iptables_backend: str = IptablesBackend.AUTO.value
     filter_verdict: str = FilterVerdict.ACCEPT.value
-    drain_timeout: str = "15m"
+    drain_timeout: Duration = "15m"
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
-    """The document as written. A flag that is not given leaves the default that stands here."""
+    """The document as written, less `apiVersion` and `kind`. What is not given leaves the default that stands here."""
 
-    hostname_override: str = ""
-    mode: str = ""
-    node_port_addresses: tuple[str, ...] = ()
-    detect_local_mode: str = ""
-    cluster_cidr: str = msgspec.field(default="", name="clusterCIDR")
+    feature_gates: dict[str, bool] = {}
     client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
     logging: LoggingConfiguration = LoggingConfiguration()
+    hostname_override: str = ""
+    bind_address: str = "0.0.0.0"  # noqa: S104  # never bound: it tells the node's address
+    healthz_bind_address: str = "0.0.0.0:10256"
+    metrics_bind_address: str = "127.0.0.1:10249"
+    bind_address_hard_fail: bool = False
+    enable_profiling: bool = False
+    show_hidden_metrics_for_version: str = ""
+    mode: str = ""
     iptables: IPTablesConfiguration = IPTablesConfiguration()
     ipvs: IPVSConfiguration = IPVSConfiguration()
+    nftables: NFTablesConfiguration = NFTablesConfiguration()
+    winkernel: WinkernelConfiguration = WinkernelConfiguration()
+    windows_run_as_service: bool = False
+    detect_local_mode: str = ""
     detect_local: DetectLocalConfiguration = DetectLocalConfiguration()
+    cluster_cidr: str = msgspec.field(default="", name="clusterCIDR")
+    node_port_addresses: tuple[str, ...] = ()
+    oom_score_adj: Int32 = -999
+    conntrack: ConntrackConfiguration = ConntrackConfiguration()
+    config_sync_period: Duration = "15m0s"
+    port_range: str = ""
     ipvsproxy: OwnConfiguration = OwnConfiguration()
+
+
+class Listener(NamedTuple):
+    """Where a server listens: an address, which may be that of all interfaces (zeros), and a TCP port."""
+
+    address: PackedAddr
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConntrackConfig:
+    """Limits and time-outs of connection tracking; whole seconds, and 0 leaves what the node has."""
+
+    max_per_core: int
+    min: int
+    tcp_established_timeout_s: int
+    tcp_close_wait_timeout_s: int
+    tcp_be_liberal: bool  # False leaves it as it is
+    udp_timeout_s: int
+    udp_stream_timeout_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
     """The configuration as understood. Names as in v1alpha1; `_s` is seconds; a time-out of 0 changes nothing."""
 
+    written: KubeProxyConfiguration  # the document in force, as /configz shows it
+    flag_values: Mapping[str, str]  # every flag by name, without dashes, with its value as a text: /flagz
+    config_file: str  # a path; empty: flags alone
     mode: ProxyMode
     hostname_override: str  # trimmed, lower case; empty means the host's own name
+    bind_address: PackedAddr  # holds against the node's own address of its family, but for zeros
+    healthz: Listener | None  # None: not served
+    metrics: Listener | None  # None: not served
+    bind_address_hard_fail: bool
+    enable_profiling: bool
+    allows_external_ips: bool  # the gate AllowServiceExternalIPs
+    oom_score_adj: int
+    conntrack: ConntrackConfig
     detect_local_mode: DetectLocalMode
     cluster_cidrs: tuple[Cidr, ...]
     bridge_interface: str

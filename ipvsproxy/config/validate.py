@@ -11,33 +11,43 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ipvsproxy.config.durations import NANOSECONDS_PER_SECOND, parse_duration
-from ipvsproxy.config.field_errors import FieldError, FieldValue, InvalidConfigError
+from ipvsproxy.config.check import NOT_NEGATIVE, POSITIVE, ROOT, Check
+from ipvsproxy.config.durations import NANOSECONDS_PER_SECOND
+from ipvsproxy.config.field_errors import InvalidConfigError
 from ipvsproxy.config.types import (
     DetectLocalMode,
+    Duration,
     FilterVerdict,
     IptablesBackend,
     KubeProxyConfiguration,
-    LogFormat,
     ProxyConfig,
     ProxyMode,
+)
+from ipvsproxy.config.validate_process import (
+    allows_external_ips,
+    bind_address,
+    client_connection,
+    conntrack,
+    healthz,
+    log_format,
+    metrics,
+    oom_score_adj,
+    periods_without_effect,
+    verbosity,
 )
 from ipvsproxy.model.addr import Cidr, family_of, parse_cidr
 from ipvsproxy.model.names import DEFAULT_SCHEDULER
 
-_ROOT = "KubeProxyConfiguration"
-_IPVS = f"{_ROOT}.KubeProxyIPVSConfiguration"
-_DETECT_LOCAL = f"{_ROOT}.DetectLocalConfiguration"
+_IPVS = f"{ROOT}.KubeProxyIPVSConfiguration"
+_DETECT_LOCAL = f"{ROOT}.DetectLocalConfiguration"
 
 _SCHEDULER = re.compile(r"[a-z0-9_-]{1,15}")  # IP_VS_SCHEDNAME_MAXLEN 16, include/uapi/linux/ip_vs.h
 _NOT_IN_INTERFACE_NAME = re.compile(r"[\s/]")  # net/core/dev.c dev_valid_name
 _INTERFACE_NAME_BYTES = 15  # IFNAMSIZ - 1
 _MAX_BIT = 31
 _MAX_CIDRS = 2
-_MAX_INT32 = 2**31 - 1
 _MAX_TIMEOUT_S = 2**32 - 1  # IPVS_CMD_ATTR_TIMEOUT_* are 32 bits wide
 
-_NOT_NEGATIVE = "must be greater than or equal to 0"
 _CIDR_BLOCK = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 _NODE_PORT_KEYWORDS = {"primary": (), "localhost": ("127.0.0.0/8", "::1/128"), "all": ("0.0.0.0/0", "::/0")}
 _NODE_PORT_ITEM = "must be a valid CIDR or one of the keywords 'primary', 'localhost', 'all'"
@@ -49,12 +59,24 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
 
     `spellings` tells how a field ("ipvs.syncPeriod") can be written ("--ipvs-sync-period"), for the messages.
     """
-    check = _Check(spellings)
+    check = Check(spellings)
     detect_local_mode = _detect_local_mode(check, written)
     sync_period, min_sync_period = _sync_periods(check, written)
+    periods_without_effect(check, written)
     config = ProxyConfig(
+        written=written,
+        flag_values={},
+        config_file="",
         mode=_mode(check, written),
         hostname_override=_hostname(check, written),
+        bind_address=bind_address(check, written),
+        healthz=healthz(check, written),
+        metrics=metrics(check, written),
+        bind_address_hard_fail=written.bind_address_hard_fail,
+        enable_profiling=written.enable_profiling,
+        allows_external_ips=allows_external_ips(check, written),
+        oom_score_adj=oom_score_adj(check, written),
+        conntrack=conntrack(check, written),
         detect_local_mode=detect_local_mode,
         cluster_cidrs=_cluster_cidrs(check, written, detect_local_mode),
         bridge_interface=_bridge_interface(check, written, detect_local_mode),
@@ -69,11 +91,11 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         udp_timeout_s=_timeout_s(check, "ipvs.udpTimeout", "UDPTimeout", written.ipvs.udp_timeout),
         sync_period_s=sync_period / NANOSECONDS_PER_SECOND,
         min_sync_period_s=min_sync_period / NANOSECONDS_PER_SECOND,
-        log_format=_log_format(check, written),
-        verbosity=_verbosity(check, written),
+        log_format=log_format(check, written),
+        verbosity=verbosity(check, written),
         node_port_cidrs=_node_port_cidrs(check, written),
         node_ports_on_primary="primary" in written.node_port_addresses,
-        kubeconfig=written.client_connection.kubeconfig,
+        kubeconfig=client_connection(check, written),
         master=written.ipvsproxy.master,
         manifests=written.ipvsproxy.manifests,
         iptables_backend=_iptables_backend(check, written),
@@ -85,53 +107,34 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
     return config
 
 
-class _Check:
-    """Collects what is wrong. A checking function that refused a value returns any other: nobody will see it."""
-
-    def __init__(self, spellings: Mapping[str, str]) -> None:
-        self.errors: list[FieldError] = []
-        self._spellings = spellings
-
-    def refuse(self, field: str, path: str, value: FieldValue, detail: str, problem: str = "Invalid value") -> None:
-        """Note an error of `field`; `path` is what upstream's messages call it."""
-        self.errors.append(FieldError(path, value, detail, problem, self._spellings.get(field, "")))
-
-    def duration(self, field: str, path: str, text: str) -> int | None:
-        """Nanoseconds, or None after a refusal. own: upstream's parsers say it in their own words."""
-        nanoseconds = parse_duration(text)
-        if nanoseconds is None:
-            self.refuse(field, path, text, "must be a duration such as 1m30s, 500ms or 0, of less than 292 years")
-        return nanoseconds
-
-
-def _mode(check: _Check, written: KubeProxyConfiguration) -> ProxyMode:
+def _mode(check: Check, written: KubeProxyConfiguration) -> ProxyMode:
     if written.mode not in {"", *ProxyMode}:
         detail = f"must be {' or '.join(ProxyMode)}, or blank (blank means ipvs): ipvsproxy has no other mode"
-        check.refuse("mode", f"{_ROOT}.Mode.ProxyMode", written.mode, detail)
+        check.refuse("mode", f"{ROOT}.Mode.ProxyMode", written.mode, detail)
     return ProxyMode.IPVS
 
 
-def _hostname(check: _Check, written: KubeProxyConfiguration) -> str:
+def _hostname(check: Check, written: KubeProxyConfiguration) -> str:
     name = written.hostname_override.strip()
     if written.hostname_override and not name:
         detail = "empty hostname-override is invalid"
-        check.refuse("hostnameOverride", f"{_ROOT}.HostnameOverride", written.hostname_override, detail)
+        check.refuse("hostnameOverride", f"{ROOT}.HostnameOverride", written.hostname_override, detail)
     return name.lower()
 
 
-def _detect_local_mode(check: _Check, written: KubeProxyConfiguration) -> DetectLocalMode:
+def _detect_local_mode(check: Check, written: KubeProxyConfiguration) -> DetectLocalMode:
     if written.detect_local_mode in set(DetectLocalMode):
         return DetectLocalMode(written.detect_local_mode)
     if written.detect_local_mode:
         supported = ", ".join(f'"{mode}"' for mode in (*DetectLocalMode, ""))
         detail = f"supported values: {supported}"
         check.refuse(
-            "detectLocalMode", f"{_ROOT}.DetectLocalMode", written.detect_local_mode, detail, "Unsupported value"
+            "detectLocalMode", f"{ROOT}.DetectLocalMode", written.detect_local_mode, detail, "Unsupported value"
         )
     return DetectLocalMode.CLUSTER_CIDR
 
 
-def _cluster_cidrs(check: _Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> tuple[Cidr, ...]:
+def _cluster_cidrs(check: Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> tuple[Cidr, ...]:
     """In the other modes the value has no effect and is not checked, so what is no CIDR is left out."""
     field, path = "clusterCIDR", f"{_DETECT_LOCAL}.ClusterCIDRs"
     texts = written.cluster_cidr.split(",") if written.cluster_cidr else []
@@ -146,9 +149,9 @@ def _cluster_cidrs(check: _Check, written: KubeProxyConfiguration, mode: DetectL
     return cidrs
 
 
-def _node_port_cidrs(check: _Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
+def _node_port_cidrs(check: Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
     """The networks, with the keywords all and localhost as the networks they stand for; primary depends on the node."""
-    field, path = "nodePortAddresses", f"{_ROOT}.NodePortAddresses"
+    field, path = "nodePortAddresses", f"{ROOT}.NodePortAddresses"
     cidrs: list[Cidr] = []
     for index, text in enumerate(written.node_port_addresses):
         if text in _NODE_PORT_KEYWORDS and text in written.node_port_addresses[:index]:
@@ -162,12 +165,12 @@ def _node_port_cidrs(check: _Check, written: KubeProxyConfiguration) -> tuple[Ci
     return tuple(cidrs)
 
 
-def _exclude_cidrs(check: _Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
+def _exclude_cidrs(check: Check, written: KubeProxyConfiguration) -> tuple[Cidr, ...]:
     texts = written.ipvs.exclude_cidrs
     return tuple(_cidrs(check, "ipvs.excludeCIDRs", f"{_IPVS}.ExcludeCidrs", texts, "must be a valid CIDR"))
 
 
-def _cidrs(check: _Check, field: str, path: str, texts: tuple[str, ...] | list[str], detail: str) -> Iterator[Cidr]:
+def _cidrs(check: Check, field: str, path: str, texts: tuple[str, ...] | list[str], detail: str) -> Iterator[Cidr]:
     for index, text in enumerate(texts):
         cidr = parse_cidr(text)
         if cidr is None:
@@ -176,7 +179,7 @@ def _cidrs(check: _Check, field: str, path: str, texts: tuple[str, ...] | list[s
             yield cidr
 
 
-def _bridge_interface(check: _Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> str:
+def _bridge_interface(check: Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> str:
     name = written.detect_local.bridge_interface
     if mode is DetectLocalMode.BRIDGE_INTERFACE:
         field, path = "detectLocal.bridgeInterface", f"{_DETECT_LOCAL}.InterfaceName"
@@ -184,7 +187,7 @@ def _bridge_interface(check: _Check, written: KubeProxyConfiguration, mode: Dete
     return name
 
 
-def _interface_name_prefix(check: _Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> str:
+def _interface_name_prefix(check: Check, written: KubeProxyConfiguration, mode: DetectLocalMode) -> str:
     prefix = written.detect_local.interface_name_prefix
     if mode is DetectLocalMode.INTERFACE_NAME_PREFIX:
         field, path = "detectLocal.interfaceNamePrefix", f"{_DETECT_LOCAL}.InterfacePrefix"
@@ -192,22 +195,22 @@ def _interface_name_prefix(check: _Check, written: KubeProxyConfiguration, mode:
     return prefix
 
 
-def _interface(check: _Check, field: str, path: str, name: str, max_bytes: int) -> None:
+def _interface(check: Check, field: str, path: str, name: str, max_bytes: int) -> None:
     if not name:
         check.refuse(field, path, name, "must not be empty")
     elif len(name.encode(errors="surrogateescape")) > max_bytes or _NOT_IN_INTERFACE_NAME.search(name):  # own
         check.refuse(field, path, name, f"must be at most {max_bytes} bytes without blanks and slashes")
 
 
-def _masquerade_bit(check: _Check, written: KubeProxyConfiguration) -> int:
+def _masquerade_bit(check: Check, written: KubeProxyConfiguration) -> int:
     bit = written.iptables.masquerade_bit
     if not 0 <= bit <= _MAX_BIT:
-        path = f"{_ROOT}.KubeProxyIPTablesConfiguration.MasqueradeBit"
+        path = f"{ROOT}.KubeProxyIPTablesConfiguration.MasqueradeBit"
         check.refuse("iptables.masqueradeBit", path, bit, f"must be within the range [0, {_MAX_BIT}]")
     return bit
 
 
-def _scheduler(check: _Check, written: KubeProxyConfiguration) -> str:
+def _scheduler(check: Check, written: KubeProxyConfiguration) -> str:
     """own: whether the kernel has it is found out at start; a name of another form no kernel can have."""
     scheduler = written.ipvs.scheduler or DEFAULT_SCHEDULER
     if not _SCHEDULER.fullmatch(scheduler):
@@ -216,73 +219,50 @@ def _scheduler(check: _Check, written: KubeProxyConfiguration) -> str:
     return scheduler
 
 
-def _timeout_s(check: _Check, field: str, name: str, text: str) -> int:
-    """Whole seconds, as upstream cuts them. own: the upper bound."""
-    nanoseconds = check.duration(field, f"{_IPVS}.{name}", text) or 0
-    seconds = nanoseconds // NANOSECONDS_PER_SECOND
-    if nanoseconds < 0:
-        check.refuse(field, f"{_IPVS}.{name}", text, _NOT_NEGATIVE)
-    elif seconds > _MAX_TIMEOUT_S:
-        check.refuse(field, f"{_IPVS}.{name}", text, f"must be less than or equal to {_MAX_TIMEOUT_S}s")
-    return seconds
+def _timeout_s(check: Check, field: str, name: str, text: Duration) -> int:
+    return check.timeout_s(field, f"{_IPVS}.{name}", text, _MAX_TIMEOUT_S)
 
 
-def _sync_periods(check: _Check, written: KubeProxyConfiguration) -> tuple[int, int]:
+def _sync_periods(check: Check, written: KubeProxyConfiguration) -> tuple[int, int]:
     """Both in nanoseconds."""
-    field, path, text = "ipvs.syncPeriod", f"{_ROOT}.SyncPeriod", written.ipvs.sync_period
-    min_field, min_path, min_text = "ipvs.minSyncPeriod", f"{_ROOT}.MinSyncPeriod", written.ipvs.min_sync_period
+    field, path, text = "ipvs.syncPeriod", f"{ROOT}.SyncPeriod", written.ipvs.sync_period
+    min_field, min_path, min_text = "ipvs.minSyncPeriod", f"{ROOT}.MinSyncPeriod", written.ipvs.min_sync_period
     period = check.duration(field, path, text)
     min_period = check.duration(min_field, min_path, min_text)
     if period is not None and period <= 0:
-        check.refuse(field, path, text, "must be greater than 0")
+        check.refuse(field, path, text, POSITIVE)
     if min_period is not None and min_period < 0:
-        check.refuse(min_field, min_path, min_text, _NOT_NEGATIVE)
+        check.refuse(min_field, min_path, min_text, NOT_NEGATIVE)
     if period is not None and min_period is not None and min_period > period:
         # Upstream names the one field and shows the other's value; the flag is that of the value.
         check.refuse(min_field, path, min_text, f"must be greater than or equal to {min_path}")
     return period or 0, min_period or 0
 
 
-def _log_format(check: _Check, written: KubeProxyConfiguration) -> LogFormat:
-    if written.logging.format in set(LogFormat):
-        return LogFormat(written.logging.format)
-    detail = "Unsupported log format, must be text or json"
-    check.refuse("logging.format", f"{_ROOT}.logging.format", written.logging.format, detail)
-    return LogFormat.AUTO
-
-
-def _iptables_backend(check: _Check, written: KubeProxyConfiguration) -> IptablesBackend:
+def _iptables_backend(check: Check, written: KubeProxyConfiguration) -> IptablesBackend:
     """Own: upstream finds it out by itself, always."""
     backend = written.ipvsproxy.iptables_backend
     if backend in set(IptablesBackend):
         return IptablesBackend(backend)
     detail = f"must be {', '.join(IptablesBackend)}"
-    check.refuse("ipvsproxy.iptablesBackend", f"{_ROOT}.ipvsproxy.iptablesBackend", backend, detail)
+    check.refuse("ipvsproxy.iptablesBackend", f"{ROOT}.ipvsproxy.iptablesBackend", backend, detail)
     return IptablesBackend.AUTO
 
 
-def _filter_verdict(check: _Check, written: KubeProxyConfiguration) -> FilterVerdict:
+def _filter_verdict(check: Check, written: KubeProxyConfiguration) -> FilterVerdict:
     """Own: upstream's filter always returns."""
     verdict = written.ipvsproxy.filter_verdict
     if verdict in set(FilterVerdict):
         return FilterVerdict(verdict)
     detail = f"must be {' or '.join(FilterVerdict)}"
-    check.refuse("ipvsproxy.filterVerdict", f"{_ROOT}.ipvsproxy.filterVerdict", verdict, detail)
+    check.refuse("ipvsproxy.filterVerdict", f"{ROOT}.ipvsproxy.filterVerdict", verdict, detail)
     return FilterVerdict.ACCEPT
 
 
-def _drain_timeout_s(check: _Check, written: KubeProxyConfiguration) -> float:
+def _drain_timeout_s(check: Check, written: KubeProxyConfiguration) -> float:
     """Own: upstream waits for as long as the kernel remembers the connection."""
-    field, path, text = "ipvsproxy.drainTimeout", f"{_ROOT}.ipvsproxy.drainTimeout", written.ipvsproxy.drain_timeout
+    field, path, text = "ipvsproxy.drainTimeout", f"{ROOT}.ipvsproxy.drainTimeout", written.ipvsproxy.drain_timeout
     nanoseconds = check.duration(field, path, text) or 0
     if nanoseconds < 0:
-        check.refuse(field, path, text, _NOT_NEGATIVE)
+        check.refuse(field, path, text, NOT_NEGATIVE)
     return nanoseconds / NANOSECONDS_PER_SECOND
-
-
-def _verbosity(check: _Check, written: KubeProxyConfiguration) -> int:
-    verbosity = written.logging.verbosity
-    if not 0 <= verbosity <= _MAX_INT32:
-        detail = f"must be within the range [0, {_MAX_INT32}]"
-        check.refuse("logging.verbosity", f"{_ROOT}.logging.verbosity", verbosity, detail)
-    return verbosity

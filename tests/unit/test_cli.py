@@ -34,7 +34,7 @@ class Calls:
 
     @property
     def programs(self):
-        return cli.Programs(*(self.program(name) for name in ("serve", "clean_up", "plan", "status")))
+        return cli.Programs(*(self.program(name) for name in ("serve", "prepare", "clean_up", "plan", "status")))
 
 
 def run_program(*words, **options):
@@ -47,6 +47,7 @@ def run_program(*words, **options):
     "words,name",
     [
         pytest.param([*MANIFESTS], "serve", id="flags alone"),
+        pytest.param(["--init-only"], "prepare", id="what needs privileges"),
         pytest.param(["--cleanup"], "clean_up", id="clean-up"),
         pytest.param(["plan", "-o", "json", *MANIFESTS], "plan", id="plan"),
         pytest.param(["status", "-L", "-n"], "status", id="status"),

@@ -184,7 +184,7 @@ def test_an_empty_list_is_no_list_of_one_empty_text():
 @pytest.mark.parametrize(
     "words,message",
     [
-        pytest.param(["--oom-score-adj=1"], "unknown flag --oom-score-adj: ", id="a flag that we do not have"),
+        pytest.param(["--windows-service"], "unknown flag --windows-service: ", id="a flag that we do not have"),
         pytest.param(["--proxy"], "unknown flag --proxy: ", id="an abbreviation"),
         pytest.param(["-x"], "unknown flag -x: ", id="a short flag that we do not have"),
         pytest.param(["--output=json"], "unknown flag --output: ", id="a flag of plan outside it"),
@@ -285,12 +285,8 @@ def test_help_is_given_whatever_follows_it():
 
 def test_every_flag_with_a_field_sets_a_field_that_exists():
     document = msgspec.to_builtins(KubeProxyConfiguration())
-    leaves = {
-        f"{section}.{key}" if isinstance(value, dict) else section
-        for section, value in document.items()
-        for key in (value if isinstance(value, dict) else [""])
-    }
-    assert set(FLAG_OF_FIELD) == leaves
+    for field in FLAG_OF_FIELD:
+        _at(document, field)
 
 
 def test_no_two_flags_share_a_name_or_a_field():
