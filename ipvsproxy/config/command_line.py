@@ -238,12 +238,13 @@ def _flag_values(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _flag_text(flag: Flag, value: Any) -> str:  # noqa: ANN401  # what the row's own parse gave
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if flag.is_map:
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return ",".join(f"{name}={_flag_text(flag, item)}" for name, item in pairs)
-    return f"[{','.join(value)}]" if flag.is_list else str(value)
+        return ",".join(f"{name}={_scalar_text(item)}" for name, item in dict(value).items())
+    return f"[{','.join(value)}]" if flag.is_list else _scalar_text(value)
+
+
+def _scalar_text(value: bool | str | float) -> str:  # noqa: FBT001  # text is made of it, nothing is decided by it
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def make_parser(command: Commands) -> argparse.ArgumentParser:
@@ -287,7 +288,7 @@ def _convert(flag: Flag, text: str) -> FlagValue:
 
 def _default_text(flag: Flag) -> str:
     default = _default(flag)
-    return f" (default {default})" if default else ""
+    return f" (default {_flag_text(flag, default)})" if default else ""
 
 
 def _default(flag: Flag) -> FlagValue:
