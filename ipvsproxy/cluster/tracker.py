@@ -69,19 +69,24 @@ class Counts(NamedTuple):
 
 
 class Tracker:
-    """The cluster's state. Owned by the sync thread; nothing here locks."""
+    """The cluster's state. Owned by the sync thread; nothing here locks.
 
-    def __init__(
+    Without `external_ips` those of Services count as not given (the gate AllowServiceExternalIPs).
+    """
+
+    def __init__(  # noqa: PLR0913  # all but three by keyword
         self,
         node_name: str,
         families: Collection[Family],
         node_addresses: tuple[PackedAddr, ...] = (),
         *,
         needs_node: bool = False,
+        external_ips: bool = True,
         claims: Claims | None = None,
     ) -> None:
         self.claims = Claims() if claims is None else claims
         self._families = frozenset(families)
+        self._external_ips = external_ips
         self._given_node = NodeView(node_name, node_addresses)
         self._node = self._taken_node = self._given_node
         self._services: dict[ServiceName, ServiceView] = {}
@@ -178,6 +183,8 @@ class Tracker:
             case Service():
                 view, notes = read_service(changed, self._families)
                 self._say(ref, notes)
+                if view is not None and not self._external_ips:
+                    view = msgspec.structs.replace(view, external_ips=())
                 self._set_service(ServiceName(ref.namespace, ref.name), view)
             case EndpointSlice():
                 compact, notes = compact_slice(changed, self._given_node.name)

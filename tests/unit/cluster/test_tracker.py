@@ -229,3 +229,13 @@ def test_k55_only_the_served_family_is_in_the_view():
     assert view is not None
     assert [format_addr(addr) for addr in view.cluster_ips] == ["10.96.0.10"]
     assert tracker.take().notes == ()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_external_ips_count_as_not_given_where_the_gate_is_off(allowed):
+    tracker = Tracker("n1", frozenset(Family), external_ips=allowed)
+    tell(tracker, changed(service(externalIPs=["192.0.2.80"])))
+    tracker.take()
+    view, _ = tracker.view(WEB)
+    assert view is not None
+    assert bool(view.external_ips) is allowed
