@@ -19,38 +19,58 @@ from ipvsproxy.config.command_line import (
     Serve,
     Show,
     Status,
+    Write,
     parse_command_line,
 )
 from ipvsproxy.config.types import PlanOptions, ProxyConfig
+from ipvsproxy.config_file import read_bytes, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
+from ipvsproxy.process import restart
 from ipvsproxy.stdout import discard_stdout, print_lines
 
 
-def _serve(config: ProxyConfig) -> int:
-    from ipvsproxy import daemon, log  # noqa: PLC0415  # see the module's docstring
+def _serve(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
+    from ipvsproxy import daemon  # noqa: PLC0415  # see the module's docstring
+
+    _start_log(config)
+    code = daemon.run(config, reread)
+    if code == daemon.RESTART:
+        restart()
+    return code
+
+
+def _write(config: ProxyConfig, path: str, text: str) -> int:
+    _start_log(config)
+    write_text(path, text)
+    return ExitCode.OK
+
+
+def _start_log(config: ProxyConfig) -> None:
+    """From here on what the program has to say goes into the log; first of all what there is to say of `config`."""
+    from ipvsproxy import log  # noqa: PLC0415
 
     log.configure(config.log_format, config.verbosity, sys.stderr)
-    return daemon.run(config)
+    log.tell_remarks(config.remarks)
 
 
 def _prepare(config: ProxyConfig) -> int:
-    from ipvsproxy import daemon, log  # noqa: PLC0415
+    from ipvsproxy import daemon  # noqa: PLC0415
 
-    log.configure(config.log_format, config.verbosity, sys.stderr)
+    _start_log(config)
     return daemon.prepare(config)
 
 
 def _clean_up(config: ProxyConfig) -> int:
-    from ipvsproxy import daemon, log  # noqa: PLC0415
+    from ipvsproxy import daemon  # noqa: PLC0415
 
-    log.configure(config.log_format, config.verbosity, sys.stderr)
+    _start_log(config)
     return daemon.cleanup(config)
 
 
 def _plan(config: ProxyConfig, options: PlanOptions) -> int:
-    from ipvsproxy import dry_run, log  # noqa: PLC0415
+    from ipvsproxy import dry_run  # noqa: PLC0415
 
-    log.configure(config.log_format, config.verbosity, sys.stderr)
+    _start_log(config)
     is_complete = dry_run.run(config, options)
     return ExitCode.OK if is_complete else ExitCode.INCOMPLETE
 
@@ -65,7 +85,8 @@ def _status(arguments: Sequence[str]) -> int:
 class Programs:
     """What each command calls; every one returns the exit code."""
 
-    serve: Callable[[ProxyConfig], int] = _serve
+    serve: Callable[[ProxyConfig, Callable[[], ProxyConfig]], int] = _serve
+    write: Callable[[ProxyConfig, str, str], int] = _write
     prepare: Callable[[ProxyConfig], int] = _prepare
     clean_up: Callable[[ProxyConfig], int] = _clean_up
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
@@ -80,7 +101,7 @@ def main() -> NoReturn:
 def run(argv: Sequence[str], programs: Programs) -> int:
     """Do what the words after the program's name say; the exit code. Errors of ours end here, as text on stderr."""
     try:
-        return _call(parse_command_line(argv), programs)
+        return _call(parse_command_line(argv, read_bytes), programs)
     except IpvsproxyError as error:
         _complain(error)
         return exit_code_of(error)
@@ -92,20 +113,23 @@ def run(argv: Sequence[str], programs: Programs) -> int:
 
 
 def _call(command: Command, programs: Programs) -> int:
+    code: int = ExitCode.OK
     match command:
-        case Serve(config):
-            return programs.serve(config)
+        case Serve(config, reread):
+            code = programs.serve(config, reread)
+        case Write(config, path, text):
+            code = programs.write(config, path, text)
         case Prepare(config):
-            return programs.prepare(config)
+            code = programs.prepare(config)
         case CleanUp(config):
-            return programs.clean_up(config)
+            code = programs.clean_up(config)
         case Plan(config, options):
-            return programs.plan(config, options)
+            code = programs.plan(config, options)
         case Status(arguments):
-            return programs.status(arguments)
+            code = programs.status(arguments)
         case Show(text):
             print_lines([text])
-            return ExitCode.OK
+    return code
 
 
 def exit_code_of(error: IpvsproxyError) -> ExitCode:

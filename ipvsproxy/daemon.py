@@ -36,6 +36,7 @@ from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import OTHER_NODE, ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import ProxyConfig
+from ipvsproxy.config_follower import ConfigFollower
 from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_errno
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
@@ -59,6 +60,7 @@ from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
+from ipvsproxy.process import accept_reload_signal
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
 from ipvsproxy.sync.reconciler import Reconciler
@@ -67,15 +69,23 @@ from ipvsproxy.sync.scheduler_probe import require_scheduler
 
 log = structlog.get_logger()
 
+RESTART = -1  # no exit code: run the same command line again
 _CLEANUP_S = 10.0
 _INSTANCE = "\0ipvsproxy"
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
-def run(config: ProxyConfig) -> int:
-    """Serve until told to stop; the exit code. Raises IpvsproxyError for what makes serving impossible."""
+def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
+    """Serve until told to stop; the exit code, or RESTART where the configuration has changed.
+
+    `reread` says what the command line means by now. Raises IpvsproxyError for what makes serving impossible.
+    """
     inbox = QueueInbox()
     _stop_on_signals(inbox)  # from here on SIGTERM is heard, if only when the start is through
+    restart = _Restart(inbox)
+    follower = ConfigFollower(config, reread, restart)
+    signal.signal(signal.SIGHUP, lambda *_: follower.reload())
+    accept_reload_signal()
     with _single_instance():
         modules.load(("ip_vs",))  # all others load by themselves when used
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
@@ -87,7 +97,13 @@ def run(config: ProxyConfig) -> int:
         source = _source(config, name, inbox)
         mode = _mode(config, families)
         claims = Claims(config.cluster_cidrs, waits_for_nodes=source.other_nodes is not None)
-        tracker = Tracker(name, families, needs_node=mode.depends_on_node, claims=claims)
+        tracker = Tracker(
+            name,
+            families,
+            needs_node=mode.depends_on_node,
+            external_ips=config.allows_external_ips,
+            claims=claims,
+        )
         monitor = AddressMonitor(inbox.put)
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
         reconciler.tell = source.tell
@@ -101,11 +117,39 @@ def run(config: ProxyConfig) -> int:
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
         workers = (
             *source.workers,
+            *_config_workers(config, follower, inbox),
             _Worker("device", monitor.run, monitor.stop, inbox),
             _Worker("gateways", gateways.run, gateways.stop, inbox),
             _Worker("health-check-ports", partial(health.run, lambda: runner.keeps_up), health.stop, inbox),
         )
-        return _serve(runner, workers)
+        code = _serve(runner, workers)
+        return RESTART if restart.is_due and code == 0 else code
+
+
+def _config_workers(config: ProxyConfig, follower: ConfigFollower, inbox: QueueInbox) -> tuple[_Worker, ...]:
+    """Who decides on a restart; and who looks at the folder of the file, if there is one."""
+    decider = _Worker("config", follower.run, follower.stop, inbox)
+    if not config.config_file:
+        return (decider,)
+    changes = FolderWatch(Path(config.config_file).parent)
+
+    def watch() -> None:
+        while changes.wait():
+            follower.look()
+
+    return decider, _Worker("config-file", watch, changes.stop, inbox)
+
+
+class _Restart:
+    """Stops the sync thread as a signal does, and remembers why."""
+
+    def __init__(self, inbox: QueueInbox) -> None:
+        self.is_due = False
+        self._inbox = inbox
+
+    def __call__(self) -> None:
+        self.is_due = True
+        self._inbox.put(Signal.STOP)
 
 
 def periods(config: ProxyConfig) -> Periods:

@@ -37,7 +37,13 @@ def run(config: ProxyConfig, options: PlanOptions) -> bool:
 def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, ...]]:
     """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError."""
     claims = Claims(config.cluster_cidrs, waits_for_nodes=options.from_cluster)
-    tracker = Tracker(node_name(config), options.families, options.node_addresses, claims=claims)
+    tracker = Tracker(
+        node_name(config),
+        options.families,
+        options.node_addresses,
+        external_ips=config.allows_external_ips,
+        claims=claims,
+    )
     _read(config, options, tracker)
     mode = IpvsMode(ipvs_options(config, options.families))
     desired = Desired()

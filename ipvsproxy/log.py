@@ -12,13 +12,14 @@ import io
 import logging
 import select
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from ipvsproxy.config.types import LogFormat
+from ipvsproxy.config.types import LogFormat, Remark
 
 _DEBUG_VERBOSITY = 2
 _LINE_BYTES = 4000  # below PIPE_BUF, also with some characters of several bytes
@@ -42,6 +43,14 @@ def configure(log_format: LogFormat, verbosity: int, stream: TextIO | None, *, c
         cache_logger_on_first_use=cache,
     )
     logging.basicConfig(handlers=[LibraryHandler()], level=logging.WARNING)
+
+
+def tell_remarks(remarks: Iterable[Remark]) -> None:
+    """Log what there is to say of a configuration."""
+    log = structlog.get_logger()
+    for remark in remarks:
+        tell = log.warning if remark.is_warning else log.info
+        tell(remark.event, **remark.keys)
 
 
 def _rendering(log_format: LogFormat, *, is_terminal: bool) -> list[Processor]:

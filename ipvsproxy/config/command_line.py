@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,7 +21,6 @@ from ipvsproxy import __version__
 from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.flags import (
     CLEANUP,
-    FLAG_OF_FIELD,
     FROM_CLUSTER,
     HEALTHZ_PORT,
     HELP,
@@ -30,6 +30,7 @@ from ipvsproxy.config.flags import (
     NODE_ADDRESSES,
     OUTPUT,
     VERSION,
+    WRITE_CONFIG_TO,
     Commands,
     Flag,
     FlagValue,
@@ -37,13 +38,12 @@ from ipvsproxy.config.flags import (
     flags_of,
     spell_plainly,
 )
-from ipvsproxy.config.listen import with_port
+from ipvsproxy.config.read import Given, ReadFile, no_files, read_config
 from ipvsproxy.config.types import KubeProxyConfiguration, PlanFormat, PlanOptions, ProxyConfig
-from ipvsproxy.config.validate import validate
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.enums import Family
 
-_DEFAULTS = {HEALTHZ_PORT.name: 10256, METRICS_PORT.name: 10249}  # of flags without a field
+_DEFAULTS = {HEALTHZ_PORT.name: "10256", METRICS_PORT.name: "10249"}  # of flags without a field
 _HELP_COLUMNS = 100
 _FLAG_COLUMNS = 38
 
@@ -87,9 +87,19 @@ EXIT_CODE_MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Run the proxy."""
+    """Run the proxy. `reread` says what the same command line means by now, and raises ConfigError."""
 
     config: ProxyConfig
+    reread: Callable[[], ProxyConfig] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the configuration in force, `text`, to the file `path`."""
+
+    config: ProxyConfig
+    path: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,40 +138,59 @@ class Show:
     text: str
 
 
-Command: TypeAlias = Serve | Prepare | CleanUp | Plan | Status | Show
+Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Status | Show
 
 
-def parse_command_line(argv: Sequence[str]) -> Command:
-    """What the words after the program's name ask for. Raises ConfigError."""
+def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> Command:
+    """What the words after the program's name ask for; `read_file` reads the file of --config. Raises ConfigError."""
     match list(argv):
         case ["status", *words]:
             return Status(tuple(words))
         case ["plan", *words]:
-            return _parse_plan(words)
+            return _parse_plan(words, read_file)
         case words:
-            return _parse_proxy(words)
+            return _parse_proxy(words, read_file)
 
 
-def _parse_proxy(words: list[str]) -> Command:
+def _parse_proxy(words: list[str], read_file: ReadFile) -> Command:
     given = _parse(words, Commands.PROXY)
     if HELP.name in given:
         return Show(help_text(Commands.PROXY))
     if given.get(VERSION.name):
         return Show(f"ipvsproxy {__version__}")
-    config = read_config(given)
+    config = _config(given, read_file)
+    if given.get(WRITE_CONFIG_TO.name):
+        return _write(config, given[WRITE_CONFIG_TO.name])
     if given.get(CLEANUP.name):
         return CleanUp(config)
     if given.get(INIT_ONLY.name):
         return Prepare(config)
     _refuse_two_sources(config)
-    return Serve(config)
+    return Serve(config, partial(_read_again, given, read_file))
 
 
-def _parse_plan(words: list[str]) -> Command:
+def _config(given: Given, read_file: ReadFile) -> ProxyConfig:
+    return replace(read_config(given, read_file), flag_values=_flag_values(given))
+
+
+def _read_again(given: Given, read_file: ReadFile) -> ProxyConfig:
+    """What the same command line means by now."""
+    config = _config(given, read_file)
+    _refuse_two_sources(config)
+    return config
+
+
+def _write(config: ProxyConfig, path: str) -> Command:
+    from ipvsproxy.config.load import render  # noqa: PLC0415  # PyYAML, which flags alone do without
+
+    return Write(config, path, render(config.written))
+
+
+def _parse_plan(words: list[str], read_file: ReadFile) -> Command:
     given = _parse(words, Commands.PLAN)
     if HELP.name in given:
         return Show(help_text(Commands.PLAN))
-    config = read_config(given)
+    config = _config(given, read_file)
     if OUTPUT.name not in given:
         raise ConfigError(OUTPUT.name, "not given", f"Say what to print: -o {'|'.join(PlanFormat)}")
     from_cluster = bool(given.get(FROM_CLUSTER.name))
@@ -191,47 +220,7 @@ def _parse(words: list[str], command: Commands) -> dict[str, Any]:
     return vars(make_parser(command).parse_args(plain))
 
 
-def read_config(given: Mapping[str, Any]) -> ProxyConfig:
-    """The configuration that these flags make together with the defaults. Raises InvalidConfigError."""
-    document: dict[str, Any] = {}
-    for field, name in FLAG_OF_FIELD.items():
-        if name in given:
-            _put(document, field, _as_written(field, given[name]))
-    _complete_ports(document, given)
-    config = validate(msgspec.convert(document, KubeProxyConfiguration), FLAG_OF_FIELD)
-    if given.get(METRICS_PORT.name) == 0:  # differs: upstream refuses the blank address that its own flag makes of it
-        config = replace(config, metrics=None)
-    return replace(config, flag_values=_flag_values(given))
-
-
-def _complete_ports(document: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """What the deprecated port flags say: the port of an address without one; of health, 0: not served."""
-    for field, flag in (("healthzBindAddress", HEALTHZ_PORT), ("metricsBindAddress", METRICS_PORT)):
-        port = given.get(flag.name, _DEFAULTS[flag.name])
-        if field in document:
-            document[field] = with_port(document[field], port or _DEFAULTS[flag.name])
-    if given.get(HEALTHZ_PORT.name) == 0:
-        document["healthzBindAddress"] = ""
-
-
-def _as_written(field: str, value: Any) -> FlagValue:  # noqa: ANN401  # what the flag's own parse gave
-    match field:
-        case "featureGates":
-            return dict(value)
-        case "logging.vmodule":
-            return [{"filePattern": pattern, "verbosity": level} for pattern, level in value]
-        case _:
-            return value
-
-
-def _put(document: dict[str, Any], field: str, value: FlagValue) -> None:
-    *sections, key = field.split(".")
-    for section in sections:
-        document = document.setdefault(section, {})
-    document[key] = value
-
-
-def _flag_values(given: Mapping[str, Any]) -> dict[str, str]:
+def _flag_values(given: Given) -> dict[str, str]:
     """Every flag of the proxy with its value as pflag prints it, sorted by name."""
     flags = sorted(flags_of(Commands.PROXY), key=lambda flag: flag.name)
     return {flag.name[2:]: _flag_text(flag, given.get(flag.name, _default(flag))) for flag in flags}

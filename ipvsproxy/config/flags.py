@@ -30,6 +30,9 @@ _MAX_FLOAT32 = 3.4028235e38
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
+_BESIDE_FILE = frozenset({"mode", "hostnameOverride", "ipvsproxy.master"})
+
+
 class Group(StrEnum):
     """Headings of the help, in its order."""
 
@@ -70,6 +73,11 @@ class Flag:
     def is_switch(self) -> bool:
         """Whether it stands alone: `--flag` means true, and the next word is never its value."""
         return self.parse in {parse_bool, parse_version}
+
+    @property
+    def holds_against_file(self) -> bool:
+        """Whether it counts beside --config; for read.py."""
+        return self.group is Group.OWN or self.field.startswith("logging.") or self.field in _BESIDE_FILE
 
     @property
     def is_map(self) -> bool:

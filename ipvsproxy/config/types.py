@@ -220,6 +220,14 @@ class KubeProxyConfiguration(_Section, frozen=True):
     ipvsproxy: OwnConfiguration = OwnConfiguration()
 
 
+class Remark(NamedTuple):
+    """Something about a configuration that works which the log should tell once: an event with its keys."""
+
+    event: str
+    keys: Mapping[str, object]
+    is_warning: bool = False
+
+
 class Listener(NamedTuple):
     """Where a server listens: an address, which may be that of all interfaces (zeros), and a TCP port."""
 
@@ -247,6 +255,7 @@ class ProxyConfig:
     written: KubeProxyConfiguration  # the document in force, as /configz shows it
     flag_values: Mapping[str, str]  # every flag by name, without dashes, with its value as a text: /flagz
     config_file: str  # a path; empty: flags alone
+    remarks: tuple[Remark, ...]
     mode: ProxyMode
     hostname_override: str  # trimmed, lower case; empty means the host's own name
     bind_address: PackedAddr  # holds against the node's own address of its family, but for zeros

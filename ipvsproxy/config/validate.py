@@ -67,6 +67,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         written=written,
         flag_values={},
         config_file="",
+        remarks=(),
         mode=_mode(check, written),
         hostname_override=_hostname(check, written),
         bind_address=bind_address(check, written),

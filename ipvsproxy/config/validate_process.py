@@ -19,6 +19,7 @@ _ANY_ADDRESS = PackedAddr(bytes(4))
 
 EXTERNAL_IPS_GATE = "AllowServiceExternalIPs"
 IPVS_GATE = "KubeProxyIPVS"
+GATES_WITH_EFFECT = frozenset({EXTERNAL_IPS_GATE, IPVS_GATE})
 _LOCKED_ON = frozenset({"PreferSameTrafficDistribution", "MultiCIDRServiceAllocator"})
 
 

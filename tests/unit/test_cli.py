@@ -34,7 +34,9 @@ class Calls:
 
     @property
     def programs(self):
-        return cli.Programs(*(self.program(name) for name in ("serve", "prepare", "clean_up", "plan", "status")))
+        return cli.Programs(
+            *(self.program(name) for name in ("serve", "write", "prepare", "clean_up", "plan", "status"))
+        )
 
 
 def run_program(*words, **options):

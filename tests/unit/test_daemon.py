@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ipvsproxy import daemon
-from ipvsproxy.config.command_line import Serve, parse_command_line, read_config
+from ipvsproxy.config.command_line import Serve, parse_command_line
+from ipvsproxy.config.read import read_config
 from ipvsproxy.model.enums import Family
 from ipvsproxy.sync.runner import Periods
 

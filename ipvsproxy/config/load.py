@@ -1,0 +1,129 @@
+"""A KubeProxyConfiguration file: bytes in, the document out; and the document as a file again.
+
+Decoding is strict first, as upstream's: unknown and duplicate fields are what strictness finds. Both are dropped (of a
+duplicate the last value counts) and named, for a file may be written for another release; all else ends the start.
+Text is read as YAML 1.1, as sigs.k8s.io/yaml does for Kubernetes' own files (`yes` is true); JSON is YAML too.
+
+Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go loadConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+import yaml
+
+from ipvsproxy.config.document import Document, apply_defaults, decode, undecodable, unknown_fields, without_nulls
+from ipvsproxy.config.field_errors import quoted
+from ipvsproxy.config.types import DetectLocalMode, KubeProxyConfiguration, OwnConfiguration, ProxyMode
+from ipvsproxy.errors import ConfigError
+
+API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
+KIND = "KubeProxyConfiguration"
+
+
+class LoadedFile(NamedTuple):
+    """What a file says, defaults included where they depend on other fields; and what strictness objects to."""
+
+    document: Document
+    unknown: tuple[str, ...]  # paths of fields
+    duplicate: tuple[str, ...]  # "mode (line 7)"
+
+
+def load(name: str, data: bytes) -> LoadedFile:
+    """Read a file; `name` is for messages. Raises ConfigError."""
+    loader = _Loader(name, data)
+    document = loader.document()
+    if not isinstance(document, dict):
+        raise undecodable(name, "it holds no mapping of fields")
+    _check_kind(name, document)
+    cleaned: Document = without_nulls(document)
+    apply_defaults(cleaned)
+    decode(name, cleaned)
+    return LoadedFile(cleaned, tuple(unknown_fields(cleaned)), tuple(loader.duplicates))
+
+
+def render(written: KubeProxyConfiguration) -> str:
+    """The YAML text that loads to `written`, mode and detectLocalMode filled in. Raises ConfigError where none does.
+
+    Our own section is left out where it says nothing, so that kube-proxy can read the file without a warning.
+    """
+    filled = msgspec.structs.replace(
+        written,
+        mode=written.mode or ProxyMode.IPVS.value,
+        detect_local_mode=written.detect_local_mode or DetectLocalMode.CLUSTER_CIDR.value,
+    )
+    document = {"apiVersion": API_VERSION, "kind": KIND} | msgspec.to_builtins(filled)
+    if filled.ipvsproxy == OwnConfiguration():
+        del document["ipvsproxy"]
+    text = yaml.safe_dump(document, allow_unicode=True, width=1000)
+    _check_round_trip(filled, decode("what was written", load("what was written", text.encode()).document))
+    return text
+
+
+def _check_round_trip(written: KubeProxyConfiguration, read: KubeProxyConfiguration) -> None:
+    """An empty healthzBindAddress is one that only a flag can say."""
+    meant, got = msgspec.to_builtins(written), msgspec.to_builtins(read)
+    for field, value in meant.items():
+        if value != got[field]:
+            why = f"a file cannot say {field}: {quoted(str(value))}; it would be read as {quoted(str(got[field]))}"
+            raise ConfigError("--write-config-to", why, "Leave the flag that says so out")
+
+
+class _Loader:
+    """One file's first document, as upstream reads it, and the keys that stand twice in a mapping."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.duplicates: list[str] = []
+        self._name = name
+        self._data = data
+
+    def document(self) -> object:
+        """Plain values. Raises ConfigError."""
+        try:
+            loader = _YamlLoader(self._data)
+            try:
+                node = loader.get_node() if loader.check_node() else None
+                self.duplicates += _duplicates(node)
+                return loader.construct_document(node) if node is not None else None
+            finally:
+                loader.dispose()
+        except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
+            raise undecodable(self._name, " ".join(str(error).split())) from error
+
+
+class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
+    """Dates stay text, as JSON has none."""
+
+    yaml_implicit_resolvers: Final = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _duplicates(node: yaml.Node | None) -> Iterator[str]:
+    """Keys that stand twice; aliases are followed once, so that they cost what the text is long."""
+    seen, stack = set(), [node]
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in current.value:
+                stack.append(value)
+                if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                    yield f"{key.value} (line {key.start_mark.line + 1})"
+                keys.add(str(key.value))
+        elif isinstance(current, yaml.SequenceNode):
+            stack.extend(current.value)
+
+
+def _check_kind(name: str, document: Document) -> None:
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(field) != wanted:
+            found = f"{field} is {quoted(str(document[field]))}" if document.get(field) else f"{field} is missing"
+            raise undecodable(name, found, f"Write {field}: {wanted}")
