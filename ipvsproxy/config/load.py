@@ -2,14 +2,17 @@
 
 Decoding is strict first, as upstream's: unknown and duplicate fields are what strictness finds. Both are dropped (of a
 duplicate the last value counts) and named, for a file may be written for another release; all else ends the start.
-Text is read as YAML 1.1, as sigs.k8s.io/yaml does for Kubernetes' own files (`yes` is true); JSON is YAML too.
+Text is read as JSON where it is JSON, else as YAML 1.1, as Kubernetes reads its own files (`yes` is true).
 
 Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go loadConfig.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +25,7 @@ from ipvsproxy.errors import ConfigError
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
+_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class LoadedFile(NamedTuple):
@@ -34,15 +38,14 @@ class LoadedFile(NamedTuple):
 
 def load(name: str, data: bytes) -> LoadedFile:
     """Read a file; `name` is for messages. Raises ConfigError."""
-    loader = _Loader(name, data)
-    document = loader.document()
+    document, duplicates = _parse(name, data)
     if not isinstance(document, dict):
         raise undecodable(name, "it holds no mapping of fields")
     _check_kind(name, document)
     cleaned: Document = without_nulls(document)
     apply_defaults(cleaned)
     decode(name, cleaned)
-    return LoadedFile(cleaned, tuple(unknown_fields(cleaned)), tuple(loader.duplicates))
+    return LoadedFile(cleaned, tuple(unknown_fields(cleaned)), tuple(duplicates))
 
 
 def render(written: KubeProxyConfiguration) -> str:
@@ -58,7 +61,7 @@ def render(written: KubeProxyConfiguration) -> str:
     document = {"apiVersion": API_VERSION, "kind": KIND} | msgspec.to_builtins(filled)
     if filled.ipvsproxy == OwnConfiguration():
         del document["ipvsproxy"]
-    text = yaml.safe_dump(document, allow_unicode=True, width=1000)
+    text: str = yaml.dump(document, Dumper=_DUMPER, allow_unicode=True, width=1000)
     _check_round_trip(filled, decode("what was written", load("what was written", text.encode()).document))
     return text
 
@@ -72,26 +75,32 @@ def _check_round_trip(written: KubeProxyConfiguration, read: KubeProxyConfigurat
             raise ConfigError("--write-config-to", why, "Leave the flag that says so out")
 
 
-class _Loader:
-    """One file's first document, as upstream reads it, and the keys that stand twice in a mapping."""
-
-    def __init__(self, name: str, data: bytes) -> None:
-        self.duplicates: list[str] = []
-        self._name = name
-        self._data = data
-
-    def document(self) -> object:
-        """Plain values. Raises ConfigError."""
+def _parse(name: str, data: bytes) -> tuple[object, list[str]]:
+    """Plain values, and the keys that stand twice in a mapping. Raises ConfigError."""
+    duplicates: list[str] = []
+    if data.lstrip().startswith(b"{"):
+        with suppress(ValueError, RecursionError):  # it may be YAML that begins like JSON
+            return json.loads(data, object_pairs_hook=partial(_mapping, duplicates)), duplicates
+        duplicates.clear()
+    try:
+        loader = _YamlLoader(data)
         try:
-            loader = _YamlLoader(self._data)
-            try:
-                node = loader.get_node() if loader.check_node() else None
-                self.duplicates += _duplicates(node)
-                return loader.construct_document(node) if node is not None else None
-            finally:
-                loader.dispose()
-        except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
-            raise undecodable(self._name, " ".join(str(error).split())) from error
+            node = loader.get_node() if loader.check_node() else None
+            duplicates += _duplicates(node)
+            return loader.construct_document(node) if node is not None else None, duplicates
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise undecodable(name, " ".join(str(error).split())) from error
+
+
+def _mapping(duplicates: list[str], pairs: list[tuple[str, object]]) -> dict[str, object]:
+    mapping: dict[str, object] = {}
+    for key, value in pairs:
+        if key in mapping:
+            duplicates.append(key)
+        mapping[key] = value
+    return mapping
 
 
 class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
