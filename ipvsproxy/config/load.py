@@ -42,7 +42,10 @@ def load(name: str, data: bytes) -> LoadedFile:
     if not isinstance(document, dict):
         raise undecodable(name, "it holds no mapping of fields")
     _check_kind(name, document)
-    cleaned: Document = without_nulls(document)
+    try:
+        cleaned: Document = without_nulls(document)
+    except RecursionError as error:
+        raise undecodable(name, "it is nested hundreds of levels deep") from error
     apply_defaults(cleaned)
     decode(name, cleaned)
     return LoadedFile(cleaned, tuple(unknown_fields(cleaned)), tuple(duplicates))
@@ -61,8 +64,12 @@ def render(written: KubeProxyConfiguration) -> str:
     document = {"apiVersion": API_VERSION, "kind": KIND} | msgspec.to_builtins(filled)
     if filled.ipvsproxy == OwnConfiguration():
         del document["ipvsproxy"]
-    text: str = yaml.dump(document, Dumper=_DUMPER, allow_unicode=True, width=1000)
-    _check_round_trip(filled, decode("what was written", load("what was written", text.encode()).document))
+    try:
+        text: str = yaml.dump(document, Dumper=_DUMPER, allow_unicode=True, width=1000)
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError("--write-config-to", "a value is no UTF-8 text, which a file cannot say") from error
+    _check_round_trip(filled, decode("what was written", load("what was written", data).document))
     return text
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ipvsproxy.config.command_line import CleanUp, Plan, Serve, parse_command_line
+from ipvsproxy.config.command_line import CleanUp, Plan, Serve, Show, parse_command_line
 from ipvsproxy.config.flags import FLAG_OF_FIELD, FLAGS, Commands, flags_of, spell_plainly
 from ipvsproxy.config.read import read_config
 from ipvsproxy.config.types import (
@@ -19,7 +19,7 @@ from ipvsproxy.config.types import (
     ProxyMode,
 )
 from ipvsproxy.errors import ConfigError
-from ipvsproxy.model.addr import parse_addr, parse_cidr
+from ipvsproxy.model.addr import format_endpoint, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family
 
 MANIFESTS = ("--manifests", "objects")
@@ -313,3 +313,55 @@ def _at(document, field):
     for key in field.split("."):
         document = document[key]
     return document
+
+
+@pytest.mark.parametrize(
+    "words,healthz,metrics",
+    [
+        pytest.param([], "0.0.0.0:10256", "127.0.0.1:10249", id="none"),
+        pytest.param(["--healthz-port=0"], None, "127.0.0.1:10249", id="health off by the deprecated port"),
+        pytest.param(["--healthz-bind-address="], None, "127.0.0.1:10249", id="health off by a blank address"),
+        pytest.param(["--metrics-port=0"], "0.0.0.0:10256", None, id="metrics off by the deprecated port"),
+        pytest.param(["--healthz-port=1"], "0.0.0.0:10256", "127.0.0.1:10249", id="a deprecated port alone"),
+        pytest.param(
+            ["--healthz-bind-address=::", "--healthz-port=1"], "[::]:1", "127.0.0.1:10249", id="an address and a port"
+        ),
+        pytest.param(["--metrics-bind-address=::1"], "0.0.0.0:10256", "[::1]:10249", id="an address without a port"),
+        pytest.param(["--bind-address=::"], "0.0.0.0:10256", "127.0.0.1:10249", id="the node's address"),
+    ],
+)
+def test_flags_say_where_health_and_metrics_are_served(words, healthz, metrics):
+    config = config_of(*words)
+    shown = [listener and format_endpoint(*listener) for listener in (config.healthz, config.metrics)]
+    assert shown == [healthz, metrics]
+
+
+@pytest.mark.parametrize(
+    "text,prints", [("true", True), ("raw", True), ("false", False), ("v1.37.2", False), ("v1.37.2-rc.1+x", False)]
+)
+def test_the_version_is_printed_and_no_other_pretended(text, prints):
+    assert isinstance(parse_command_line([f"--version={text}", *MANIFESTS]), Show if prints else Serve)
+
+
+def test_the_values_of_all_flags_are_told_as_pflag_prints_them():
+    values = config_of(
+        "--feature-gates=A=true, B=false", "--vmodule=a=1", "--nodeport-addresses=primary,all"
+    ).flag_values
+    assert (values["feature-gates"], values["vmodule"]) == ("A=true,B=false", "a=1")
+    assert (values["nodeport-addresses"], values["ipvs-exclude-cidrs"]) == ("[primary,all]", "[]")
+    assert (values["masquerade-all"], values["oom-score-adj"], values["config"]) == ("false", "-999", "")
+
+
+@pytest.mark.parametrize(
+    "word,reason",
+    [
+        ("--feature-gates=A=maybe", "must be true or false"),
+        ("--vmodule=a", '"a" does not have the pattern=N format'),
+        ("--kube-api-qps=inf", "must be a number"),
+        ("--kube-api-qps=1e39", "must be a number"),
+        ("--version=1.2", "must be true or false"),
+    ],
+)
+def test_a_value_of_no_flags_form_is_refused(word, reason):
+    name, _, value = word.partition("=")
+    assert refusal(word) == f'{name}: invalid value "{value}": {reason}'

@@ -185,6 +185,11 @@ def test_broken_yaml_is_refused_with_its_line():
     assert "line 4" in message
 
 
+@pytest.mark.parametrize("depth", [600, 100_000])
+def test_a_file_nested_without_end_is_refused_and_not_followed_down(depth):
+    assert refusal([], f"{HEAD}x: {'[' * depth}{']' * depth}").startswith("failed to decode: c.yaml: ")
+
+
 def test_unknown_and_duplicate_fields_are_named_and_not_fatal():
     config = config_of([], "foo: 1\nipvs:\n  scheduler: lc\n  bar: 2\n  scheduler: sh\n")
     assert config.scheduler == "sh"
@@ -253,11 +258,11 @@ def test_kubeadms_command_and_file_start_us_unchanged(mode):
 
 
 def test_json_is_read_too():
-    fields = {"apiVersion": API_VERSION, "kind": KIND, "clusterCIDR": "10.0.0.0/8"}
-    text = json.dumps(fields)
-    command = command_of([], text)
+    text = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "mode": "iptables", "hostnameOverride": "\U00010000"})
+    command = command_of([], text.replace('"iptables"', '\t"iptables", "mode": "ipvs"'))
     assert isinstance(command, Serve)
-    assert [str(cidr) for cidr in command.config.cluster_cidrs] == ["10.0.0.0/8"]
+    assert command.config.hostname_override == "\U00010000"
+    assert remarks_of(command.config)["config_file_not_strict"]["duplicate"] == ("mode",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from ipvsproxy.config.field_errors import InvalidConfigError
 from ipvsproxy.config.types import DetectLocalMode, KubeProxyConfiguration
 from ipvsproxy.config.validate import validate
-from ipvsproxy.model.addr import parse_cidr
+from ipvsproxy.model.addr import format_endpoint, parse_cidr
 
 IPVS = "KubeProxyConfiguration.KubeProxyIPVSConfiguration"
 NODE_PORTS = "KubeProxyConfiguration.NodePortAddresses"
@@ -321,3 +321,142 @@ def test_the_longest_interface_names_fit():
 
 def test_a_time_out_below_a_second_leaves_the_kernels_value_as_upstream_does():
     assert accepted({"ipvs": {"udpTimeout": "999ms"}}).udp_timeout_s == 0
+
+
+LINUX = "KubeProxyConfiguration.KubeProxyLinuxConfiguration"
+CONNTRACK = f"{LINUX}.KubeProxyConntrackConfiguration"
+NOT_NEGATIVE = "must be greater than or equal to 0"
+
+
+@pytest.mark.parametrize(
+    "document,error",
+    [
+        pytest.param(
+            {"bindAddress": "[::]"},
+            'BindAddress: Invalid value: "[::]": not a valid textual representation of an IP address',
+            id="an address in brackets",
+        ),
+        pytest.param(
+            {"healthzBindAddress": "localhost"},
+            'HealthzBindAddress: Invalid value: "localhost": must be IP:port',
+            id="health: no port",
+        ),
+        pytest.param(
+            {"healthzBindAddress": "::1:80"},
+            'HealthzBindAddress: Invalid value: "::1:80": must be IP:port',
+            id="health: IPv6 without brackets",
+        ),
+        pytest.param(
+            {"healthzBindAddress": "localhost:80"},
+            'HealthzBindAddress: Invalid value: "localhost": must be a valid IP',
+            id="health: a name",
+        ),
+        pytest.param(
+            {"healthzBindAddress": "0.0.0.0:0"},
+            'HealthzBindAddress: Invalid value: "0": must be a valid port',
+            id="health: port 0",
+        ),
+        pytest.param(
+            {"metricsBindAddress": ""},
+            'MetricsBindAddress: Invalid value: "": must be IP:port',
+            id="metrics: blank",
+        ),
+        pytest.param(
+            {"metricsBindAddress": "[::1]:65536"},
+            'MetricsBindAddress: Invalid value: "65536": must be a valid port',
+            id="metrics: a port of 17 bits",
+        ),
+        pytest.param(
+            {"configSyncPeriod": "0s"},
+            'ConfigSyncPeriod: Invalid value: "0s": must be greater than 0',
+            id="config sync period",
+        ),
+        pytest.param(
+            {"clientConnection": {"burst": -1}},
+            f"ClientConnection.Burst: Invalid value: -1: {NOT_NEGATIVE}",
+            id="burst",
+        ),
+        pytest.param(
+            {"featureGates": {"PreferSameTrafficDistribution": False}},
+            'FeatureGates: Invalid value: "PreferSameTrafficDistribution=false": '
+            "cannot set feature gate PreferSameTrafficDistribution to false, feature is locked to true",
+            id="a gate that is locked",
+        ),
+        pytest.param(
+            {"featureGates": {"KubeProxyIPVS": False}},
+            'FeatureGates: Invalid value: "KubeProxyIPVS=false": must be true in mode ipvs, '
+            "the only one that ipvsproxy has",
+            id="the gate of the mode",
+        ),
+        pytest.param(
+            {"logging": {"format": "json", "vmodule": [{"filePattern": "a", "verbosity": 1}]}},
+            "logging.vmodule: Forbidden: Only supported for text log format",
+            id="vmodule with JSON",
+        ),
+        pytest.param(
+            {"logging": {"vmodule": [{"verbosity": 1}]}},
+            "logging.vmodule[0]: Required value: File pattern must not be empty",
+            id="vmodule without a file",
+        ),
+        pytest.param(
+            {"iptables": {"syncPeriod": "1 s"}},
+            'iptables.syncPeriod: Invalid value: "1 s": must be a duration such as 1m30s, 500ms or 0, '
+            "of less than 292 years",
+            id="a period without effect that is none",
+        ),
+    ],
+)
+def test_what_is_not_about_services_is_refused_with_upstreams_path(document, error):
+    assert errors_of(document) == [f"KubeProxyConfiguration.{error}"]
+
+
+@pytest.mark.parametrize("score", [-1001, 1001])
+def test_an_oom_score_beyond_the_kernels_range_is_refused(score):
+    detail = "must be within the range [-1000, 1000]"
+    assert errors_of({"oomScoreAdj": score}) == [f"{LINUX}.OOMScoreAdj: Invalid value: {score}: {detail}"]
+
+
+@pytest.mark.parametrize(
+    "field,value,shown",
+    [
+        ("maxPerCore", -1, "MaxPerCore: Invalid value: -1"),
+        ("min", -1, "Min: Invalid value: -1"),
+        ("tcpEstablishedTimeout", "-1s", 'TCPEstablishedTimeout: Invalid value: "-1s"'),
+        ("tcpCloseWaitTimeout", "-1s", 'TCPCloseWaitTimeout: Invalid value: "-1s"'),
+        ("udpTimeout", "-1s", 'UDPTimeout: Invalid value: "-1s"'),
+        ("udpStreamTimeout", "-1s", 'UDPStreamTimeout: Invalid value: "-1s"'),
+    ],
+)
+def test_k41_limits_of_connection_tracking_below_zero_are_refused(field, value, shown):
+    assert errors_of({"conntrack": {field: value}}) == [f"{CONNTRACK}.{shown}: {NOT_NEGATIVE}"]
+
+
+def test_k41_zero_leaves_what_the_node_has():
+    zeros = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+    conntrack = accepted({"conntrack": zeros}).conntrack
+    assert (conntrack.max_per_core, conntrack.min) == (0, 0)
+    assert (conntrack.tcp_established_timeout_s, conntrack.tcp_close_wait_timeout_s) == (0, 0)
+
+
+def test_k07_each_time_out_is_set_alone_and_zero_leaves_the_kernels():
+    config = accepted({"ipvs": {"tcpTimeout": "5s"}})
+    assert (config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s) == (5, 0, 0)
+
+
+def test_k47_an_excluded_address_is_a_network_of_one():
+    assert accepted({"ipvs": {"excludeCIDRs": ["10.96.0.10/32"]}}).exclude_cidrs == (parse_cidr("10.96.0.10/32"),)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:65535", "127.0.0.1:10249"])
+def test_where_to_listen_is_an_address_and_a_port(text):
+    config = accepted({"healthzBindAddress": text})
+    assert config.healthz is not None
+    assert format_endpoint(*config.healthz) == text
+
+
+def test_health_is_not_served_where_the_address_is_blank():
+    assert accepted({"healthzBindAddress": ""}).healthz is None
+
+
+def test_gates_that_are_unknown_are_taken():
+    assert accepted({"featureGates": {"NoSuchGate": True, "KubeProxyIPVS": True}}).allows_external_ips is True
