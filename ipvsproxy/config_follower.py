@@ -66,9 +66,11 @@ class ConfigFollower:
             return False
         self._refused = ""
         changed = changed_fields(self._config, config)
-        if changed or asked is _Ask.RELOAD:
-            log.info("configuration_changed", changed=changed, effect="restarting, traffic goes on")
-        return bool(changed) or asked is _Ask.RELOAD
+        if not changed and asked is not _Ask.RELOAD:
+            return False
+        reason = "SIGHUP" if asked is _Ask.RELOAD else "the configuration has changed"
+        log.info("restarting", reason=reason, changed=changed, kernel_state="left in place")
+        return True
 
     def _refuse(self, reason: str, *, again: bool) -> None:
         if reason != self._refused or again:

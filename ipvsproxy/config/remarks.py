@@ -15,7 +15,7 @@ from ipvsproxy.config.flags import CONFIG, FLAGS, PROXY_MODE, Group
 from ipvsproxy.config.types import KubeProxyConfiguration, Remark
 from ipvsproxy.config.validate_process import GATES_WITH_EFFECT
 
-_FIELDS_WITHOUT_EFFECT = (
+FIELDS_WITHOUT_EFFECT = (
     *(flag.field for flag in FLAGS if flag.group is Group.WITHOUT_EFFECT),
     "clientConnection.acceptContentTypes",
     "nftables",
@@ -58,7 +58,7 @@ def about_settings(document: Document, given: Mapping[str, Any]) -> tuple[Remark
 
 def _fields(document: Document) -> Iterator[str]:
     defaults: Document = msgspec.json.decode(msgspec.json.encode(KubeProxyConfiguration()))
-    for field in _FIELDS_WITHOUT_EFFECT:
+    for field in FIELDS_WITHOUT_EFFECT:
         given, default = _at(document, field), _at(defaults, field)
         if isinstance(given, dict):
             yield from (f"{field}.{key}" for key, value in given.items() if value != default.get(key, value))
