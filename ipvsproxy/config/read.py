@@ -42,8 +42,7 @@ def read_config(given: Given, read_file: ReadFile = no_files) -> ProxyConfig:
     for field, name in FLAG_OF_FIELD.items():
         if name in sources.flags:
             put(sources.document, field, _as_written(field, sources.flags[name]))
-    if not path:
-        _complete_ports(sources.document, given)
+    _complete_ports(sources.document, sources.flags)
     config = validate(decode(path, sources.document), sources.spellings)
     if sources.flags.get(METRICS_PORT_FLAG.name) == 0:
         config = replace(config, metrics=None)  # differs: upstream refuses the blank address that it makes of this
@@ -90,15 +89,18 @@ def _is_ignored(name: str, value: FlagValue) -> bool:
     return not flag.holds_against_file or value == ""
 
 
-def _complete_ports(document: Document, given: Given) -> None:
-    """What the deprecated port flags say: the port of an address without one; of health, 0: not served."""
+def _complete_ports(document: Document, flags: Given) -> None:
+    """What the deprecated port flags say: the port of an address without one; of health, 0: not served.
+
+    Beside a file these flags are ignored, and its addresses have their ports.
+    """
     for field, flag, default in (
         ("healthzBindAddress", HEALTHZ_PORT_FLAG, HEALTHZ_PORT),
         ("metricsBindAddress", METRICS_PORT_FLAG, METRICS_PORT),
     ):
         if field in document:
-            document[field] = with_port(document[field], given.get(flag.name) or default)
-    if given.get(HEALTHZ_PORT_FLAG.name) == 0:
+            document[field] = with_port(document[field], flags.get(flag.name) or default)
+    if flags.get(HEALTHZ_PORT_FLAG.name) == 0:
         document["healthzBindAddress"] = ""
 
 

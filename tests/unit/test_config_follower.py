@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from structlog.testing import capture_logs
 
 from ipvsproxy import daemon
 from ipvsproxy.config.command_line import Serve, parse_command_line
+from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_file import read_bytes
 from ipvsproxy.config_follower import ConfigFollower
 from ipvsproxy.errors import ConfigError
@@ -136,10 +138,18 @@ def test_every_way_to_change_the_file_is_noticed(place, change, tmp_path):
     assert isinstance(command, Serve)
     inbox = daemon.QueueInbox()
     restart = daemon._Restart(inbox)
-    follower = ConfigFollower(command.config, command.reread, restart)
+    looked = threading.Event()
+
+    def reread() -> ProxyConfig:
+        config = command.reread()
+        looked.set()
+        return config
+
+    follower = ConfigFollower(command.config, reread, restart)
     workers = daemon._config_workers(command.config, follower, inbox)
     for worker in workers:
         worker.thread.start()
+    assert looked.wait(30)  # the look at the start is over: from here on only a notification leads to another
     change(tmp_path, LC)
     assert inbox.get(30) is Signal.STOP
     assert restart.is_due

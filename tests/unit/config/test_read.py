@@ -107,6 +107,8 @@ def remarks_of(config):
         pytest.param(
             ["--metrics-port=0"], "", "metrics", (parse_addr("127.0.0.1"), 10249), id="port flags are ignored"
         ),
+        pytest.param(["--healthz-port=0"], "", "healthz", (parse_addr("0.0.0.0"), 10256), id="also the one of health"),
+        pytest.param([], "hostnameOverride: 2026-11-30", "hostname_override", "2026-11-30", id="a date is a text"),
         pytest.param([], "featureGates: {AllowServiceExternalIPs: false}", "allows_external_ips", False, id="a gate"),
         pytest.param([], "ipvs: {strictARP: yes}", "strict_arp", True, id="YAML 1.1 says yes"),
     ],
