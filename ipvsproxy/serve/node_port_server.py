@@ -27,8 +27,8 @@ from ipvsproxy.model.addr import family_of
 from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.connections import Connection, Connections
 from ipvsproxy.serve.health_answer import health_answer
-from ipvsproxy.serve.http_messages import Answer
-from ipvsproxy.serve.listening import listen
+from ipvsproxy.serve.http_messages import Answer, Request
+from ipvsproxy.serve.listening import listen, listening_hint
 from ipvsproxy.serve.places import Place, moved
 
 log = structlog.get_logger()
@@ -37,11 +37,6 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0  # kube-proxy's sync period, after which it tries again
 _ACCEPTED_AT_ONCE = 16
 _TOLD = 5  # examples in a log line
-_HINTS = {
-    errno.EADDRINUSE: "Something else on this node listens there; `ss -ltnp` names it",
-    errno.EACCES: "Give the process NET_BIND_SERVICE for ports below 1024",
-    errno.EMFILE: "Raise the process' limit of open files (LimitNOFILE)",
-}
 _SHORT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -64,7 +59,7 @@ class NodePortServer:
         self._refused: dict[Place, int] = {}  # with the errno that was told
         self._retry_s = FIRST_RETRY_S
         self._retry_at: float | None = None
-        self._connections = Connections(self._selector, clock, self._answer)
+        self._connections: Connections[Place] = Connections(self._selector, clock, self._answer)
         self._is_healthy: Callable[[], bool] = lambda: False
 
     def publish(self, snapshot: HealthSnapshot) -> None:
@@ -97,7 +92,7 @@ class NodePortServer:
         self._take_snapshot()  # first: an answer is never older than what was published before the question
         for key, _ in events:
             if isinstance(key.data, Connection):
-                self._connections.read(key.data)
+                self._connections.move_on(key.data)
             elif isinstance(key.data, Place):
                 self._accept(key.data)
             else:
@@ -112,7 +107,7 @@ class NodePortServer:
         due = [at for at in (self._connections.next_end, self._retry_at) if at is not None]
         return max(0.0, min(due) - self._clock.monotonic()) if due else None
 
-    def _answer(self, place: Place) -> Answer:
+    def _answer(self, place: Place, _: Request) -> Answer:
         check = self._taken.checks[place.service]  # its connections are closed when a Service goes
         count = check.local_endpoints[family_of(place.address)]
         return health_answer(place.service, count, proxy_healthy=self._is_healthy())
@@ -175,7 +170,7 @@ class NodePortServer:
                 count=len(told),
                 some=[str(place) for place in told[:_TOLD]],
                 effect="load balancers take this node for dead",
-                hint=_HINTS.get(number, "It is tried again"),
+                hint=listening_hint(number),
             )
         for place in told:
             self.tell(self._notice(place, number))

@@ -35,7 +35,23 @@ def headed(*, total: int) -> bytes:
     ],
 )
 def test_a_request_is(received, request_read):
-    assert read_request(received) == request_read
+    found = read_request(received)
+    assert isinstance(found, Request)
+    assert (found.method, found.minor_version) == (request_read.method, request_read.minor_version)
+
+
+def test_a_request_tells_its_path_its_query_and_its_headers():
+    received = b"GET /healthz?verbose&exclude=ping HTTP/1.1\r\nHost: n1\r\nACCEPT: text/plain\r\n\r\nbody"
+    found = read_request(received)
+    assert isinstance(found, Request)
+    assert (found.path, found.query) == ("/healthz", {"verbose": "", "exclude": "ping"})
+    assert (found.header("Accept"), found.header("host"), found.header("Cookie")) == ("text/plain", "n1", "")
+
+
+def test_what_is_no_header_harms_nobody():
+    found = read_request(b"GET / HTTP/1.1\r\n\xff: \xfe\r\nno colon\r\nAccept: a\xff\r\n\r\n")
+    assert isinstance(found, Request)
+    assert isinstance(found.header("Accept"), str)
 
 
 @pytest.mark.parametrize(
