@@ -120,7 +120,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
             *_config_workers(config, follower, inbox),
             _Worker("device", monitor.run, monitor.stop, inbox),
             _Worker("gateways", gateways.run, gateways.stop, inbox),
-            _Worker("health-check-ports", partial(health.run, lambda: runner.keeps_up), health.stop, inbox),
+            _Worker("health-check-ports", partial(health.run, lambda: runner.is_healthy), health.stop, inbox),
         )
         code = _serve(runner, workers)
         return RESTART if restart.is_due and code == 0 else code

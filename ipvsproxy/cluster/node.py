@@ -13,7 +13,7 @@ from ipvsproxy.errors import ConfigError
 from ipvsproxy.model import api_objects
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.names import LABEL_ZONE
+from ipvsproxy.model.names import LABEL_ZONE, TAINT_TO_BE_DELETED
 from ipvsproxy.model.notes import Note, gather
 
 _TYPES_IN_ORDER = ("InternalIP", "ExternalIP")
@@ -22,13 +22,15 @@ _TYPES_IN_ORDER = ("InternalIP", "ExternalIP")
 class NodeView(msgspec.Struct, frozen=True):
     """The node as the planner sees it. `addresses`: InternalIP, then ExternalIP, each in the status' order.
 
-    `zone` is the value of its label topology.kubernetes.io/zone, empty where it has none.
+    `zone` is the value of its label topology.kubernetes.io/zone, empty where it has none. `is_leaving`: it is being
+    deleted, or the autoscaler is about to: load balancers shall not send to it any more.
     """
 
     name: str
     addresses: tuple[PackedAddr, ...] = ()
     pod_cidrs: tuple[Cidr, ...] = ()
     zone: str = ""
+    is_leaving: bool = False
 
     @property
     def primary_ips(self) -> tuple[PackedAddr, ...]:
@@ -62,6 +64,7 @@ def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
         addresses=_addresses(node.status, faults),
         pod_cidrs=tuple(dict.fromkeys(cidr for text in _pod_cidrs(node.spec) if (cidr := _cidr(text, faults)))),
         zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
+        is_leaving=_is_leaving(node),
     )
     return view, gather(f"Node {node.metadata.name}", faults, "Correct the Node, or give --node-addresses")
 
@@ -82,6 +85,12 @@ def parse_node_addresses(texts: Sequence[str]) -> tuple[PackedAddr, ...]:
             )
         found[addr] = None
     return tuple(found)
+
+
+def _is_leaving(node: api_objects.Node) -> bool:
+    """Source: kubernetes v1.37.2 pkg/proxy/healthcheck/proxy_health.go NodeEligible."""
+    taints = (node.spec.taints if node.spec else None) or ()
+    return bool(node.metadata.deletion_timestamp) or any(taint.key == TAINT_TO_BE_DELETED for taint in taints)
 
 
 def _pod_cidrs(spec: api_objects.NodeSpec | None) -> tuple[str, ...]:

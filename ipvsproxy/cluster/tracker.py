@@ -116,6 +116,16 @@ class Tracker:
         return self._node is not self._given_node
 
     @property
+    def node_is_eligible(self) -> bool:
+        """Whether load balancers may send to our node: it is known, and neither going nor about to go."""
+        return self.knows_node and not self._node.is_leaving
+
+    @property
+    def families(self) -> frozenset[Family]:
+        """Those that this node serves."""
+        return self._families
+
+    @property
     def counts(self) -> Counts:
         """What is held, for metrics."""
         return Counts(

@@ -175,11 +175,18 @@ class Endpoints(_Object, frozen=True):
     subsets: tuple[EndpointSubset, ...] | None = None
 
 
+class Taint(_Object, frozen=True):
+    """core/v1 Taint; whatever its value and effect are."""
+
+    key: str = ""
+
+
 class NodeSpec(_Object, frozen=True):
     """core/v1 NodeSpec."""
 
     pod_cidr: str | None = msgspec.field(default=None, name="podCIDR")
     pod_cidrs: tuple[str, ...] | None = msgspec.field(default=None, name="podCIDRs")
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(_Object, frozen=True):

@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ipvsproxy.model.addr import PackedAddr, format_addr, format_endpoint, format_host_prefix
+from ipvsproxy.model.addr import PackedAddr, family_of, format_addr, format_endpoint, format_host_prefix
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
+from ipvsproxy.model.names import family_of_set
 
 
 class Kind(StrEnum):
@@ -191,6 +192,21 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return f"{self.verb} {self.kind} {format_key(self.kind, self.key)}"
+
+
+def family_of_object(kind: Kind, key: Key) -> Family | None:
+    """The family that an object serves; None for the link and for sysctls, which serve both."""
+    match key:
+        case VirtualServerKey(address=address):
+            return family_of(address)
+        case SetEntry(set_name=name):
+            return family_of_set(name)
+        case RuleTable(family=family):
+            return family
+        case bytes():
+            return family_of(key)
+        case _:
+            return family_of_set(key) if kind is Kind.SET else None
 
 
 def format_key(kind: Kind, key: Key) -> str:

@@ -16,6 +16,9 @@ LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_ZONE = "topology.kubernetes.io/zone"
 ANNOTATION_DRAIN_TIMEOUT = "ipvsproxy.io/drain-timeout"  # ours: a Service's own --ipvs-drain-timeout
 
+TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"  # cluster-autoscaler/utils/taints
+
+_IPV6_SETS = "KUBE-6-"
 _SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1
 
 
@@ -23,7 +26,12 @@ def set_name(base: str, family: Family) -> str:
     """The name of our set `base` ("KUBE-…") in `family`; IPv6 names are cut to what the kernel stores."""
     if family is Family.IPV4:
         return base
-    return ("KUBE-6-" + base.removeprefix("KUBE-"))[:_SET_NAME_MAX]
+    return (_IPV6_SETS + base.removeprefix("KUBE-"))[:_SET_NAME_MAX]
+
+
+def family_of_set(name: str) -> Family:
+    """The family of our set of this name."""
+    return Family.IPV6 if name.startswith(_IPV6_SETS) else Family.IPV4
 
 
 class ServiceName(NamedTuple):

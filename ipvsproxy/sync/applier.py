@@ -49,8 +49,10 @@ class Applier:
         self.refused: Retries[ObjectId] = Retries(clock)
         self.waiting: dict[ObjectId, None] = {}
         self.carried_out = 0
+        self.progressed_at = clock.monotonic()  # when the kernel last answered
         self.redirected: dict[VirtualServerKey, None] = {}  # for sync/flows.py, which empties it
         self.may_delete = False  # not before all wants are known: what seems unwanted may only not have been told yet
+        self._clock = clock
         self._kernel = kernel
         self._mirror = mirror
         self._wanted = wanted
@@ -137,7 +139,9 @@ class Applier:
         """Send, and act on each answer; the operations that must follow as the other verb."""
         done: list[Operation] = []
         again: list[Operation] = []
-        for operation, number in zip(operations, self._kernel.apply(operations), strict=True):
+        numbers = self._kernel.apply(operations)
+        self.progressed_at = self._clock.monotonic()
+        for operation, number in zip(operations, numbers, strict=True):
             match judge(operation, number):
                 case Outcome.DONE:
                     done.append(operation)

@@ -22,6 +22,7 @@ from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
+from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note
@@ -32,6 +33,7 @@ from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
+from ipvsproxy.sync.verdict import failed_families
 
 log = structlog.get_logger()
 
@@ -45,7 +47,8 @@ _SERVE_FIRST = (ServiceName("default", "kubernetes"), ServiceName("kube-system",
 class SyncResult(msgspec.Struct, frozen=True):
     """What one sync did: operations carried out, objects refused, objects waiting for those, when to sync again.
 
-    `draining`: virtual servers of which something still drains.
+    `draining`: virtual servers of which something still drains. `is_full`: all that the cluster wants is in it.
+    `failed`: the families that it left where they were (verdict.py).
     """
 
     services: int
@@ -54,6 +57,8 @@ class SyncResult(msgspec.Struct, frozen=True):
     waiting: int
     retry_at: float | None
     draining: int = 0
+    is_full: bool = True
+    failed: frozenset[Family] = frozenset()
 
 
 class OtherNodes(Protocol):
@@ -101,6 +106,11 @@ class Reconciler:
     def applied(self) -> State:
         """The mirror; read only."""
         return self._mirror.applied
+
+    @property
+    def progressed_at(self) -> float:
+        """When the kernel last answered a batch, in monotonic seconds; for any thread."""
+        return self._applier.progressed_at
 
     def start(self) -> SyncResult:
         """Read the kernel once, take over what is ours, and put the fixed layer in place. Raises KernelError.
@@ -233,7 +243,14 @@ class Reconciler:
             len(applier.waiting),
             retry_at,
             draining=self._lingering.draining,
+            is_full=self._synced_once,
+            failed=self._failed(),
         )
+
+    def _failed(self) -> frozenset[Family]:
+        if len(self._mirror.unread):
+            return frozenset(Family)
+        return failed_families((*self._applier.refused, *self._applier.waiting), self._mirror.applied)
 
     def _take(self) -> Changes:
         """What has changed. Other Nodes are followed while some Service names an address that could be theirs."""

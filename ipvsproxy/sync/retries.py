@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -31,6 +31,9 @@ class Retries(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._attempts)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._attempts)
 
     def __contains__(self, key: K) -> bool:
         return key in self._attempts

@@ -7,6 +7,7 @@ every sync period is an audit: has somebody else changed what is ours?
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
@@ -19,6 +20,7 @@ from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.gateways import DefaultGateways
 from ipvsproxy.kernel.monitor import DeviceChanged, HostAddresses
+from ipvsproxy.model.vitals import FamilyVitals, Vitals
 from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
 log = structlog.get_logger()
@@ -62,18 +64,25 @@ class Runner:
         self._pending = False
         self._not_before = clock.monotonic()
         self._retry_at: float | None = None
-        self._asked_at: float | None = None
+        self._progressed_at = clock.monotonic()
+        self._families = dict.fromkeys(sorted(tracker.families), FamilyVitals())
         self._audit_at = clock.monotonic() + periods.audit_s
         self._audits = 0
 
     @property
-    def keeps_up(self) -> bool:
-        """Whether nothing that this thread was asked for has waited, or takes it, two audit periods; for any thread.
+    def vitals(self) -> Vitals:
+        """How this thread is doing; for any thread."""
+        return Vitals(
+            self._families,
+            limit_s=2 * self._periods.audit_s,
+            progressed_at=max(self._progressed_at, self._reconciler.progressed_at),
+            node_is_eligible=self._tracker.node_is_eligible,
+        )
 
-        Source: kubernetes v1.37.2 pkg/proxy/healthcheck: unhealthy at twice syncPeriod after a sync was asked for.
-        """
-        asked_at = self._asked_at
-        return asked_at is None or self._clock.monotonic() - asked_at < 2 * self._periods.audit_s
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every family is served as asked for; for any thread."""
+        return self.vitals.all_healthy(self._clock.monotonic())
 
     def run(self) -> None:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
@@ -109,8 +118,25 @@ class Runner:
 
     def _begin(self) -> None:
         """From now on there is something to do, unless there was already."""
-        if self._asked_at is None:
-            self._asked_at = self._clock.monotonic()
+        if any(vitals.asked_at is None for vitals in self._families.values()):
+            now = self._clock.monotonic()
+            self._families = {
+                family: vitals if vitals.asked_at is not None else msgspec.structs.replace(vitals, asked_at=now)
+                for family, vitals in self._families.items()
+            }
+
+    def _end(self, result: SyncResult, ended: float) -> None:
+        """A pass is over: what it has not left where it was is as asked for, unless something new waits."""
+        self._progressed_at = ended
+        self._families = {
+            family: _failed(vitals) if family in result.failed else self._succeeded(vitals, is_full=result.is_full)
+            for family, vitals in self._families.items()
+        }
+
+    def _succeeded(self, vitals: FamilyVitals, *, is_full: bool) -> FamilyVitals:
+        if self._pending:
+            return msgspec.structs.replace(vitals, is_failing=False)
+        return FamilyVitals(updated_at=time.time() if is_full else vitals.updated_at)
 
     def _sync(self) -> None:
         self._begin()
@@ -119,7 +145,7 @@ class Runner:
         ended = self._clock.monotonic()
         is_news = self._pending or result.operations > 0 or result.refused > 0
         self._pending = False
-        self._asked_at = None
+        self._end(result, ended)
         self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
         # A look at what drains comes every few seconds and mostly finds it as it was.
@@ -131,12 +157,15 @@ class Runner:
         started = self._clock.monotonic()
         result = self._reconciler.audit(in_full=self._audits % FULL_AUDIT_EVERY == 0)
         ended = self._clock.monotonic()
-        if not self._pending:
-            self._asked_at = None
+        self._end(result, ended)
         self._audit_at = ended + self._periods.audit_s
         self._retry_at = result.retry_at
         if result.operations or result.refused:
             _report("audit_finished", result, (ended - started) * 1000, log.info)
+
+
+def _failed(vitals: FamilyVitals) -> FamilyVitals:
+    return msgspec.structs.replace(vitals, is_failing=True)
 
 
 def _report(event: str, result: SyncResult, duration_ms: float, tell: Callable[..., None]) -> None:
