@@ -282,22 +282,24 @@ class QueueInbox:
     """The queue between the threads; `put` may be called from a signal handler."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[float, Message]] = queue.SimpleQueue()
+        self.arrived_at = time.monotonic()
 
     def put(self, message: Message) -> None:
         """Hand a message over."""
-        self._queue.put(message)
+        self._queue.put((time.monotonic(), message))
 
     def deliver(self, events: Iterable[ClusterEvent]) -> None:
         """Hand over what one look at the cluster told, as one message."""
-        self._queue.put(tuple(events))
+        self.put(tuple(events))
 
     def get(self, timeout_s: float) -> Message | None:
         """The next message, or None after `timeout_s` seconds without one."""
         try:
-            return self._queue.get(timeout=None if timeout_s == math.inf else timeout_s)
+            self.arrived_at, message = self._queue.get(timeout=None if timeout_s == math.inf else timeout_s)
         except queue.Empty:
             return None
+        return message
 
 
 class _Worker:

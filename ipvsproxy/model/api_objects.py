@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ipvsproxy.model.names import ANNOTATION_DRAIN_TIMEOUT
+from ipvsproxy.model.names import ANNOTATION_DRAIN_TIMEOUT, ANNOTATION_LAST_CHANGE
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel"):
@@ -19,6 +19,7 @@ class Annotations(_Object, frozen=True):
     """The annotations that we read; all others, which may be long, are skipped like other fields."""
 
     drain_timeout: str | None = msgspec.field(default=None, name=ANNOTATION_DRAIN_TIMEOUT)
+    last_change: str | None = msgspec.field(default=None, name=ANNOTATION_LAST_CHANGE)
 
 
 class Identity(_Object, frozen=True):

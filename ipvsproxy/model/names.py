@@ -16,6 +16,7 @@ LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_ZONE = "topology.kubernetes.io/zone"
 ANNOTATION_DRAIN_TIMEOUT = "ipvsproxy.io/drain-timeout"  # ours: a Service's own --ipvs-drain-timeout
 
+ANNOTATION_LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"  # cluster-autoscaler/utils/taints
 
 _IPV6_SETS = "KUBE-6-"

@@ -7,6 +7,7 @@ with it go the set entries of that frontend, so that the other's source ranges o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import cast
@@ -14,6 +15,7 @@ from typing import cast
 import msgspec
 
 from ipvsproxy.cluster.health_check import HealthCheck
+from ipvsproxy.model.figures import Lacking
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Settings, State, VirtualServerKey, empty_state
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note
@@ -27,7 +29,8 @@ class OwnerPlan(msgspec.Struct, frozen=True):
 
     `frontends`: the set entries that go with each virtual server. `health`: what to tell load balancers about it; None
     where they do not ask. `drain_s`: for how many seconds connections may go on behind what leaves this plan, None
-    where the default holds. `notes`: what of the owner's wishes the plan cannot hold.
+    where the default holds. `notes`: what of the owner's wishes the plan cannot hold. `lacking`: where its traffic
+    shall stay on this node and finds nothing here.
     """
 
     owner: ServiceName
@@ -37,6 +40,7 @@ class OwnerPlan(msgspec.Struct, frozen=True):
     health: HealthCheck | None = None
     drain_s: float | None = None
     notes: tuple[Note, ...] = ()
+    lacking: frozenset[Lacking] = frozenset()
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -53,6 +57,7 @@ class Desired:
         self._lost: dict[ServiceName, frozenset[VirtualServerKey]] = {}  # frontends that an older owner has
         self._health_checks: dict[ServiceName, HealthCheck] = {}
         self._told_health: Mapping[ServiceName, HealthCheck] | None = None
+        self.lacking: Counter[Lacking] = Counter()  # how many Services
 
     @property
     def health_checks(self) -> Mapping[ServiceName, HealthCheck]:
@@ -78,6 +83,7 @@ class Desired:
         if plan is not None:
             self._plans[owner] = plan
         self._set_health(owner, plan.health if plan else None)
+        self._set_lacking(before.lacking if before else frozenset(), plan.lacking if plan else frozenset())
         return [*touched, *self._settle(ref for ref in (*old, *new) if ref[0] is Kind.VIRTUAL_SERVER)]
 
     def drain_s(self, owner: ServiceName) -> float | None:
@@ -130,6 +136,7 @@ class Desired:
         self._lost.clear()
         self._health_checks.clear()
         self._told_health = None
+        self.lacking.clear()
 
     def state(self) -> State:
         """All wanted objects with their settings."""
@@ -148,6 +155,11 @@ class Desired:
             del self._health_checks[owner]
         else:
             self._health_checks[owner] = check
+
+    def _set_lacking(self, before: frozenset[Lacking], now: frozenset[Lacking]) -> None:
+        if before != now:
+            self.lacking.subtract(before)
+            self.lacking.update(now)
 
     def _settle(self, refs: Iterable[ObjectId]) -> Iterator[ObjectId]:
         """Who has each of these virtual servers now; the set entries for which that may make a difference."""

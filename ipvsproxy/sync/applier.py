@@ -37,6 +37,7 @@ from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.outcomes import Outcome, hint, judge
 from ipvsproxy.sync.retries import Retries
+from ipvsproxy.sync.tally import Tally
 
 log = structlog.get_logger()
 
@@ -53,6 +54,7 @@ class Applier:
         self.redirected: dict[VirtualServerKey, None] = {}  # for sync/flows.py, which empties it
         self.may_delete = False  # not before all wants are known: what seems unwanted may only not have been told yet
         self._clock = clock
+        self.tally = Tally()
         self._kernel = kernel
         self._mirror = mirror
         self._wanted = wanted
@@ -137,6 +139,8 @@ class Applier:
 
     def _send_batch(self, operations: Sequence[Operation]) -> list[Operation]:
         """Send, and act on each answer; the operations that must follow as the other verb."""
+        if not operations:
+            return []
         done: list[Operation] = []
         again: list[Operation] = []
         numbers = self._kernel.apply(operations)
@@ -163,6 +167,8 @@ class Applier:
         acknowledge(self._mirror.applied, done)
         self._note_redirected(done)
         self.carried_out += len(done)
+        self.tally.batches.append(len(operations))
+        self.tally.count(done, is_done=True)
         if log.is_enabled_for(logging.DEBUG):
             for operation in done:
                 log.debug("operation_applied", operation=describe(operation))
@@ -207,6 +213,7 @@ class Applier:
         is_first = ref not in self._refused_now  # several real servers of one virtual server are one attempt
         tries = self.refused.failed(ref) if is_first else self.refused.tries(ref)
         self._refused_now.add(ref)
+        self.tally.count((operation,), is_done=False)
         if tries > 1:
             tell = log.debug
         elif number == errno.EAGAIN:

@@ -27,6 +27,7 @@ from ipvsproxy.plan.desired import Desired
 from ipvsproxy.plan.flows import answerers, frontend
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.retries import Retries
+from ipvsproxy.sync.tally import Tally
 
 log = structlog.get_logger()
 
@@ -37,11 +38,12 @@ _TOLD = 5  # examples in a log line
 class StaleFlows:
     """Frontends whose clients' flows may be stale. Times are the clock's monotonic seconds."""
 
-    def __init__(self, conntrack: Conntrack, mirror: Mirror, desired: Desired, clock: Clock) -> None:
+    def __init__(self, conntrack: Conntrack, mirror: Mirror, desired: Desired, clock: Clock, tally: Tally) -> None:
         self._conntrack = conntrack
         self._mirror = mirror
         self._desired = desired
         self._clock = clock
+        self._tally = tally
         self._suspects: dict[Family, dict[VirtualServerKey, None]] = {family: {} for family in Family}
         self._failing: Retries[Family] = Retries(clock)
         self._not_before = dict.fromkeys(Family, -math.inf)
@@ -72,6 +74,11 @@ class StaleFlows:
         return max(self._not_before[family], self._failing.due_at(family))
 
     def _remove(self, family: Family) -> None:
+        began = self._clock.monotonic()
+        self._look(family)
+        self._tally.looks.append((family, self._clock.monotonic() - began))
+
+    def _look(self, family: Family) -> None:
         applied, keys = self._mirror.applied[Kind.VIRTUAL_SERVER], self._suspects[family]
         wanted = {
             frontend(key): answerers(key, self._desired.get((Kind.REAL_SERVER, key)), stands=key in applied)
@@ -84,6 +91,7 @@ class StaleFlows:
             self._failed(family, str(error))
             return
         numbers = self._conntrack.delete(stale)
+        self._tally.flows_deleted[family] += numbers.count(0)
         refused = set(numbers) - {0, errno.ENOENT}
         if refused:
             self._failed(family, ", ".join(map(describe_errno, sorted(refused))))

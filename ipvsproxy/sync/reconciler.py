@@ -23,6 +23,7 @@ from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note
@@ -84,11 +85,11 @@ class Reconciler:
         self._mirror = Mirror(kernel, clock, exclude)
         self._lingering = Lingering(kernel.ipvs, self._mirror, self._desired, clock, mode.drain_s)
         self._applier = Applier(kernel, self._mirror, self._lingering, mode, clock)
+        self.tally = self._applier.tally
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
-        self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock)
+        self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock, self.tally)
         self.publish_health: Callable[[HealthSnapshot], None] = lambda _: None
-        self.drift: Counter[Kind] = Counter()  # what audits have found, since the start
         self._lost: list[ObjectId] = []
         self._synced_once = False
         self._host = HostView()
@@ -112,6 +113,26 @@ class Reconciler:
         """When the kernel last answered a batch, in monotonic seconds; for any thread."""
         return self._applier.progressed_at
 
+    @property
+    def figures(self) -> Figures:
+        """What there is to count now; costs what fails, and not what stands."""
+        counts = self._tracker.counts
+        return Figures(
+            in_force={kind: len(found) for kind, found in self._mirror.applied.items()},
+            refused=Counter(kind for kind, _ in self._applier.refused),
+            waiting=Counter(kind for kind, _ in self._applier.waiting),
+            drift=dict(self.tally.drift),
+            sent=dict(self.tally.sent),
+            flows_deleted=dict(self.tally.flows_deleted),
+            lacking=dict(self._desired.lacking),
+            draining=self._lingering.draining,
+            foreign=len(self._mirror.foreign),
+            unread=len(self._mirror.unread),
+            services=counts.services,
+            slices=counts.slices,
+            rejected=counts.noted,
+        )
+
     def start(self) -> SyncResult:
         """Read the kernel once, take over what is ours, and put the fixed layer in place. Raises KernelError.
 
@@ -130,6 +151,7 @@ class Reconciler:
             if not self._mirror.lose_address(event.address):
                 return False
             log.warning("address_lost", vip=format_host_prefix(event.address))
+            self.tally.drift[Kind.ADDRESS] += 1
             self._lost.append((Kind.ADDRESS, event.address))
             return True
         if event.change is DeviceChange.LINK_APPEARED and self._mirror.applied[Kind.LINK]:
@@ -195,7 +217,7 @@ class Reconciler:
         drift = self._mirror.audit(self._desired, in_full=in_full)
         for kind in dict.fromkeys(kind for kind, _ in drift):
             keys = [format_key(kind, key) for other, key in drift if other is kind]
-            self.drift[kind] += len(keys)
+            self.tally.drift[kind] += len(keys)
             log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
         self._applier.apply(self._with_what_lingers(drift))
         self._applier.apply(self._lingering.check())

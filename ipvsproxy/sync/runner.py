@@ -20,7 +20,9 @@ from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.gateways import DefaultGateways
 from ipvsproxy.kernel.monitor import DeviceChanged, HostAddresses
+from ipvsproxy.model.figures import Asked, Audits, Figures, Pass
 from ipvsproxy.model.vitals import FamilyVitals, Vitals
+from ipvsproxy.sync.news import News
 from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
 log = structlog.get_logger()
@@ -41,6 +43,10 @@ Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | 
 class Inbox(Protocol):
     """The one queue between the threads."""
 
+    @property
+    def arrived_at(self) -> float:
+        """When the message that `get` returned last was put in (monotonic seconds)."""
+
     def get(self, timeout_s: float) -> Message | None:
         """The next message; None when `timeout_s` seconds, which may be infinite, passed without one."""
 
@@ -53,7 +59,11 @@ class Periods(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """The sync thread's loop."""
+    """The sync thread's loop.
+
+    `figures` and `audited` are new after each pass, for any thread; `report` is called with what the pass was like, in
+    this thread, and must not wait.
+    """
 
     def __init__(self, inbox: Inbox, tracker: Tracker, reconciler: Reconciler, clock: Clock, periods: Periods) -> None:
         self._inbox = inbox
@@ -64,10 +74,15 @@ class Runner:
         self._pending = False
         self._not_before = clock.monotonic()
         self._retry_at: float | None = None
+        self._is_full = False  # whether the last sync had all that the cluster wants in it
         self._progressed_at = clock.monotonic()
         self._families = dict.fromkeys(sorted(tracker.families), FamilyVitals())
         self._audit_at = clock.monotonic() + periods.audit_s
         self._audits = 0
+        self._news = News(time.time())
+        self.audited = Audits()
+        self.figures = Figures()
+        self.report: Callable[[Pass], None] = lambda _: None
 
     @property
     def vitals(self) -> Vitals:
@@ -83,6 +98,11 @@ class Runner:
     def is_healthy(self) -> bool:
         """Whether every family is served as asked for; for any thread."""
         return self.vitals.all_healthy(self._clock.monotonic())
+
+    @property
+    def asked(self) -> Asked:
+        """What the cluster has asked for; for any thread."""
+        return self._news.asked
 
     def run(self) -> None:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
@@ -111,8 +131,13 @@ class Runner:
         elif isinstance(message, DefaultGateways):
             self._pending |= self._reconciler.gateways_changed(message.addresses)
         elif not isinstance(message, Signal):
+            matters = False
             for event in message:
-                self._pending |= self._tracker.note(event)
+                matters |= self._tracker.note(event)
+            self._news.note(message)
+            if matters:
+                self._news.ask(self._inbox.arrived_at, time.time())
+            self._pending |= matters
         if self._pending:
             self._begin()
 
@@ -133,6 +158,11 @@ class Runner:
             for family, vitals in self._families.items()
         }
 
+    def _publish(self, done: Pass) -> None:
+        tally = self._reconciler.tally
+        self.figures = self._reconciler.figures
+        self.report(msgspec.structs.replace(done, batches=tally.take_batches(), looks=tally.take_looks()))
+
     def _succeeded(self, vitals: FamilyVitals, *, is_full: bool) -> FamilyVitals:
         if self._pending:
             return msgspec.structs.replace(vitals, is_failing=False)
@@ -143,9 +173,20 @@ class Runner:
         started = self._clock.monotonic()
         result = self._reconciler.sync()
         ended = self._clock.monotonic()
+        is_full = self._is_full
+        self._is_full = result.is_full
         is_news = self._pending or result.operations > 0 or result.refused > 0
         self._pending = False
         self._end(result, ended)
+        latencies, programming = self._news.take_latencies(ended), self._news.take_programming(time.time())
+        self._publish(
+            Pass(
+                tuple(self._families),
+                ended - started,
+                latencies=latencies if is_full else (),
+                programming=programming if is_full else (),
+            )
+        )
         self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
         # A look at what drains comes every few seconds and mostly finds it as it was.
@@ -155,9 +196,12 @@ class Runner:
         self._begin()
         self._audits += 1
         started = self._clock.monotonic()
-        result = self._reconciler.audit(in_full=self._audits % FULL_AUDIT_EVERY == 0)
+        in_full = self._audits % FULL_AUDIT_EVERY == 0
+        result = self._reconciler.audit(in_full=in_full)
         ended = self._clock.monotonic()
         self._end(result, ended)
+        self.audited = self.audited.after(time.time(), in_full=in_full)
+        self._publish(Pass(tuple(self._families), ended - started, is_audit=True))
         self._audit_at = ended + self._periods.audit_s
         self._retry_at = result.retry_at
         if result.operations or result.refused:

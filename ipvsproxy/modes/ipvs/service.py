@@ -27,6 +27,7 @@ from ipvsproxy.cluster.slices import CompactSlice
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
+from ipvsproxy.model.figures import Lacking
 from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
@@ -70,12 +71,14 @@ class Frontend(msgspec.Struct, frozen=True):
 class Backends(msgspec.Struct, frozen=True):
     """The real servers of one Service port in one family, as records: for cluster IPs, and for all other addresses.
 
-    `lacks_local`: external traffic should stay on the node and finds no endpoint here, only elsewhere.
+    `lacks_local`: external traffic should stay on the node and finds no endpoint here, only elsewhere;
+    `lacks_internal`: so should traffic to cluster IPs.
     """
 
     internal: bytes
     external: bytes
     lacks_local: bool
+    lacks_internal: bool = False
 
 
 def depends_on_host(service: ServiceView, slices: Sequence[CompactSlice]) -> bool:
@@ -95,11 +98,14 @@ def plan_service(
     frontends: dict[VirtualServerKey, tuple[ObjectId, ...]] = {}
     ports: dict[VirtualServerKey, ServicePort] = {}
     faults: list[str] = []
+    lacking: set[Lacking] = set()
     settings = _settings(service, options.scheduler)
     for port in service.ports:
         for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
             found = endpoints.port_endpoints(port, slices, family, host.zone)
-            for frontend in _frontends(service, port, family, host, _backends(service, found)):
+            backends = _backends(service, found)
+            lacking.update(_lacking(backends, family))
+            for frontend in _frontends(service, port, family, host, backends):
                 if any(frontend.key.address in cidr for cidr in options.exclude):
                     continue
                 holder = ports.setdefault(frontend.key, port)
@@ -115,7 +121,9 @@ def plan_service(
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
     health = read_health_check(service, slices, options.families)
     notes = gather(f"Service {service.name}", faults, "Give one of its ports another number or address")
-    return OwnerPlan(service.name, service.created, objects, frontends, health, service.drain_s, notes)
+    return OwnerPlan(
+        service.name, service.created, objects, frontends, health, service.drain_s, notes, frozenset(lacking)
+    )
 
 
 def _put(objects: dict[ObjectId, Settings], frontend: Frontend, settings: VirtualServer) -> None:
@@ -145,7 +153,15 @@ def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Ba
         internal=local if service.internal_policy_local else everywhere,
         external=(local or everywhere) if service.external_policy_local else everywhere,
         lacks_local=service.external_policy_local and not local and bool(everywhere),
+        lacks_internal=service.internal_policy_local and not local and bool(everywhere),
     )
+
+
+def _lacking(backends: Backends, family: Family) -> Iterator[Lacking]:
+    if backends.lacks_local:
+        yield Lacking("external", family)
+    if backends.lacks_internal:
+        yield Lacking("internal", family)
 
 
 def _records(targets: endpoints.Targets) -> bytes:

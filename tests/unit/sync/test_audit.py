@@ -122,7 +122,7 @@ def test_drift_is_found_told_counted_and_put_right(node, damage, kinds, in_full)
         node.reconciler.audit(in_full=in_full)
     assert node.fake.state == right
     assert {entry["kind"] for entry in logs if entry["event"] == "drift_found"} == kinds
-    assert set(node.reconciler.drift) == kinds
+    assert set(node.reconciler.tally.drift) == kinds
     assert node.reconciler.audit(in_full=True).operations == 0
 
 
@@ -153,7 +153,7 @@ def test_the_first_quick_audit_has_nothing_to_compare_with_and_reads_in_full():
 def test_our_own_changes_are_no_drift(node):
     node.sync(cluster(Svc("a", endpoints=(("10.244.1.6", True),)), Svc("b", ips=("10.96.0.21",))))
     node.reconciler.audit(in_full=False)
-    assert not node.reconciler.drift
+    assert not node.reconciler.tally.drift
 
 
 def test_k48_foreign_virtual_servers_are_told_once_and_stay(node):
@@ -164,7 +164,7 @@ def test_k48_foreign_virtual_servers_are_told_once_and_stay(node):
             node.reconciler.audit(in_full=False)
     assert [entry["some"] for entry in logs if entry["event"] == "foreign_virtual_servers"] == [["192.0.2.99:80/TCP"]]
     assert FOREIGN in node.fake.state[Kind.VIRTUAL_SERVER]
-    assert not node.reconciler.drift
+    assert not node.reconciler.tally.drift
 
 
 def test_a_sysctl_that_we_do_not_set_is_the_nodes_own(node):
@@ -198,6 +198,8 @@ class Audits:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.at: list[tuple[float, bool]] = []
+        self.tally = node.reconciler.tally
+        self.figures = node.reconciler.figures
 
     def audit(self, *, in_full: bool):
         self.at.append((self.node.clock.now, in_full))

@@ -590,7 +590,7 @@ def test_what_drains_is_no_drift(node):
     node.sync(NOBODY)
     for in_full in (True, False):
         assert node.reconciler.audit(in_full=in_full).operations == 0
-    assert not node.reconciler.drift
+    assert not node.reconciler.tally.drift
 
 
 def test_a_weight_that_somebody_gives_back_is_taken_away_again(node):

@@ -13,10 +13,12 @@ from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged, HostAddresses
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.sync.lingering import CHECK_S
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
+from ipvsproxy.sync.tally import Tally
 from tests.builders import FakeClock, addr, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import served
@@ -32,6 +34,7 @@ class ScriptedInbox:
         self.clock = clock
         self.script = list(script)
         self.waits: list[float | None] = []
+        self.arrived_at = 0.0
 
     def get(self, timeout_s: float | None) -> Message | None:
         self.waits.append(timeout_s)
@@ -40,6 +43,7 @@ class ScriptedInbox:
             self.clock.now += timeout_s
             return None
         self.clock.now = max(self.clock.now, at)
+        self.arrived_at = at
         del self.script[0]
         return message
 
@@ -62,6 +66,8 @@ class RecordedReconciler:
         self.duration_s = duration_s
         self.synced_at: list[float] = []
         self.device_changes: list[DeviceChanged] = []
+        self.tally = Tally()
+        self.figures = Figures()
 
     def sync(self) -> SyncResult:
         self.synced_at.append(self.clock.now)

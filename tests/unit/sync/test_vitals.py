@@ -12,9 +12,11 @@ from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model import api_objects as api
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.kernel_objects import Kind, RuleTable, Verb
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
+from ipvsproxy.sync.tally import Tally
 from tests.builders import FakeClock, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 
@@ -44,6 +46,8 @@ class Passes:
         self.progressed_at = 0.0
         self.progresses = False
         self.seen: list[tuple[dict[Family, bool], bool]] = []
+        self.tally = Tally()
+        self.figures = Figures()
 
     def sync(self) -> SyncResult:
         self.clock.now += self.durations_s.pop(0) if self.durations_s else 0
@@ -62,6 +66,7 @@ class Inbox:
     def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
         self.clock = clock
         self.script = list(script)
+        self.arrived_at = 0.0
 
     def get(self, timeout_s: float) -> Message | None:
         at, message = self.script[0]
@@ -69,6 +74,7 @@ class Inbox:
             self.clock.now += timeout_s
             return None
         self.clock.now = max(self.clock.now, at)
+        self.arrived_at = at
         del self.script[0]
         return message
 
