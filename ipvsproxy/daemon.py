@@ -7,6 +7,8 @@
     signals             SIGTERM, SIGINT                                       ┘
     events     thread   tells the API server what owners of objects must know ←── what a sync has to tell them
     health-…   thread   answers load balancers                                ←── with what the sync thread publishes
+    healthz    thread   answers probes                                        ←── likewise
+    metrics    thread   answers scrapes                                       ←── likewise
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
 """
@@ -37,7 +39,7 @@ from ipvsproxy.cluster.events import OTHER_NODE, ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_follower import ConfigFollower
-from ipvsproxy.errors import AlreadyRunning, KernelError, Unsupported, describe_errno
+from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, KernelError, Unsupported, describe_errno
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.api import Ipvs, Kernel, Rules
@@ -55,11 +57,13 @@ from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.notices import Notice
+from ipvsproxy.model.vitals import Heard, Moment
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
+from ipvsproxy.page_servers import page_servers
 from ipvsproxy.process import accept_reload_signal
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
@@ -121,6 +125,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
             _Worker("device", monitor.run, monitor.stop, inbox),
             _Worker("gateways", gateways.run, gateways.stop, inbox),
             _Worker("health-check-ports", partial(health.run, lambda: runner.is_healthy), health.stop, inbox),
+            *_page_workers(config, name, runner, source, inbox),
         )
         code = _serve(runner, workers)
         return RESTART if restart.is_due and code == 0 else code
@@ -163,6 +168,26 @@ class _Source(NamedTuple):
     workers: tuple[_Worker, ...]
     tell: Callable[[Notice], None] = lambda _: None
     other_nodes: OtherNodesWatch | None = None
+    watches: tuple[Watch, ...] = ()
+
+    def hear(self, now: Moment) -> dict[str, Heard]:
+        """What each watch that must be there is heard of."""
+        return {
+            watch.resource.kind: Heard(
+                is_connected=watch.is_connected,
+                at=None if watch.heard_at is None else now.unix - (now.monotonic - watch.heard_at),
+            )
+            for watch in self.watches
+        }
+
+
+def _page_workers(
+    config: ProxyConfig, name: str, runner: Runner, source: _Source, inbox: QueueInbox
+) -> Iterator[_Worker]:
+    """A thread for each server of pages."""
+    for title, server in page_servers(config, name, runner, SystemClock(), source.hear):
+        server.tell = source.tell
+        yield _Worker(title, server.run, server.stop, inbox)
 
 
 def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
@@ -186,7 +211,7 @@ def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
         *(_Worker(f"watch-{kind}", partial(watch.run, inbox.deliver), watch.stop, inbox) for kind, watch in followed),
         _Worker("events", recorder.run, recorder.stop, inbox),
     )
-    return _Source(workers, recorder.record, other_nodes)
+    return _Source(workers, recorder.record, other_nodes, tuple(watches))
 
 
 def prepare(config: ProxyConfig) -> int:
@@ -337,7 +362,10 @@ def _serve(runner: Runner, workers: tuple[_Worker, ...]) -> int:
         worker.thread.join(timeout=5)
     failed = [worker for worker in workers if worker.failure is not None]
     for worker in failed:
-        log.error("thread_died", thread=worker.name, exc_info=worker.failure)
+        if isinstance(worker.failure, IpvsproxyError):
+            log.error("thread_ended", thread=worker.name, reason=str(worker.failure))
+        else:
+            log.error("thread_died", thread=worker.name, exc_info=worker.failure)
     log.info("stopped", kernel_state="left in place")
     return 1 if failed or died else 0
 

@@ -99,6 +99,8 @@ class Watch:
         self.resource = resource
         self.heard_at: float | None = None
         """When the newest news came, bookmarks included (the clock's monotonic seconds); None before the first."""
+        self.is_connected = False
+        """Whether the server answers: a watch is open, or has just ended in good order."""
         self._server = server
         self._clock = clock
         self._timing = timing
@@ -185,6 +187,7 @@ class Watch:
         query = self._watch_query()
         self._began_at = self._clock.monotonic()
         with self._answer(session, query) as response:
+            self.is_connected = True
             self._tell_connected(session, query)
             if "sendInitialEvents" in query:
                 self._told.begin_list()
@@ -276,6 +279,7 @@ class Watch:
 
     def _recover(self, interruption: Interruption) -> float:
         """Put right for the next connection what can be; the seconds to wait for it."""
+        self.is_connected &= interruption.is_routine
         asks = without_refused(self._asks, interruption.status)
         if asks is not None:
             self._ask_less(asks, str(interruption))

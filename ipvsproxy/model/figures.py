@@ -75,7 +75,7 @@ class Audits(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """What one pass was like; durations in seconds.
+    """What one pass was like; durations in seconds. `is_full`: all that the cluster wants was known.
 
     `batches`: operations in each message to the kernel. `latencies`: from the arrival of each piece of news until it is
     in the kernel. `programming`: the same from the change itself, as far as the cluster says when it was made. `looks`:
@@ -85,6 +85,7 @@ class Pass(msgspec.Struct, frozen=True):
     families: tuple[Family, ...]
     duration: float
     is_audit: bool = False
+    is_full: bool = True
     batches: tuple[int, ...] = ()
     latencies: tuple[float, ...] = ()
     programming: tuple[tuple[Family, float], ...] = ()

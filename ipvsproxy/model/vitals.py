@@ -52,3 +52,17 @@ class Vitals(msgspec.Struct, frozen=True):
 
     def _is_late(self, vitals: FamilyVitals, now: float) -> bool:
         return vitals.asked_at is not None and now - vitals.asked_at >= self.limit_s
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Now, on both clocks: monotonic seconds and Unix seconds."""
+
+    monotonic: float
+    unix: float
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """Of one watch of the API server: whether it is connected, and when it last told something (Unix seconds)."""
+
+    is_connected: bool
+    at: float | None = None

@@ -16,28 +16,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-import msgspec
-
-from ipvsproxy.model.vitals import Vitals
+from ipvsproxy.model.vitals import Heard, Moment, Vitals
 from ipvsproxy.serve.http_messages import Answer, Request
 from ipvsproxy.serve.page_server import Page
 
 _NEVER = "0001-01-01T00:00:00Z"  # Go's zero time
 _HEADERS = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
-
-
-class Moment(msgspec.Struct, frozen=True):
-    """Now, on both clocks: monotonic seconds and Unix seconds."""
-
-    monotonic: float
-    unix: float
-
-
-class Heard(msgspec.Struct, frozen=True):
-    """Of one watch of the API server: whether it is connected, and when it last told something (Unix seconds)."""
-
-    is_connected: bool
-    at: float | None = None
 
 
 def health_pages(

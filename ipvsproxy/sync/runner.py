@@ -183,6 +183,7 @@ class Runner:
             Pass(
                 tuple(self._families),
                 ended - started,
+                is_full=result.is_full,
                 latencies=latencies if is_full else (),
                 programming=programming if is_full else (),
             )

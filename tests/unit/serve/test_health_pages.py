@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.vitals import FamilyVitals, Vitals
-from ipvsproxy.serve.health_pages import Heard, Moment, health_pages
+from ipvsproxy.model.vitals import FamilyVitals, Heard, Moment, Vitals
+from ipvsproxy.serve.health_pages import health_pages
 from ipvsproxy.serve.http_messages import Request
 
 NOON = 1796040000.0  # 2026-11-30 12:00:00 UTC

@@ -1,0 +1,308 @@
+"""Every metric, in three tables: what is read when somebody scrapes, what is measured as it happens, and answers.
+
+Counts and states come from what the sync thread publishes after each pass (model/figures.py, model/vitals.py), so a
+scrape asks the kernel nothing, and what it costs depends on the number of metrics and not of Services. Only durations
+and sizes are observed one by one, at the end of a pass.
+
+Names, types, labels and buckets of `kubeproxy_…` are kube-proxy's; all else is ours. Left out are those that have no
+meaning for IPVS (tests/unit/test_metrics.py names each with the reason).
+Source: kubernetes v1.37.2 pkg/proxy/metrics/metrics.go.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from ipvsproxy import __version__
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.figures import Asked, Audits, Figures, Lacking, Pass, Sent, TrafficPolicy
+from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.model.vitals import Heard, Moment, Vitals
+
+_DURATIONS_S = tuple(0.001 * 2**k for k in range(15))
+_PROGRAMMING_S = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
+_LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BATCHES = (1, 2, 5, 10, 20, 50, 100, 200)
+_FAMILY, _KIND = ("ip_family",), ("kind",)
+
+Values: TypeAlias = Mapping[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a scrape reads, all of it published before."""
+
+    figures: Figures
+    asked: Asked
+    audits: Audits
+    vitals: Vitals
+    heard: Mapping[str, Heard]
+    now: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric that is read: the labels of each of its values are in the order of `labels`."""
+
+    name: str
+    type: Literal["gauge", "counter"]
+    labels: tuple[str, ...]
+    help: str
+    read: Callable[[State], Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One histogram; `buckets` are upper bounds."""
+
+    name: str
+    labels: tuple[str, ...]
+    buckets: tuple[float, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One counter of answers by status."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ("code",)
+
+
+def _by_kind(counts: Mapping[Kind, int]) -> Values:
+    return {(kind,): count for kind, count in counts.items()}
+
+
+def _alone(value: float | None) -> Values:
+    return {} if value is None else {(): value}
+
+
+def _lacking(state: State) -> Values:
+    every = (Lacking(policy, family) for policy in get_args(TrafficPolicy) for family in state.vitals.families)
+    return {(key.policy, key.family.label): state.figures.lacking.get(key, 0) for key in every}
+
+
+def _refused_rules(state: State) -> Values:
+    sent = state.figures.sent
+    return {(family.label,): sent.get(Sent(Kind.RULES, family, is_done=False), 0) for family in state.vitals.families}
+
+
+def _sent(state: State) -> Values:
+    """An object of no family has none: to Prometheus an empty label is no label."""
+    return {
+        (kind, family.label if family else "", "done" if is_done else "refused"): count
+        for (kind, family, is_done), count in state.figures.sent.items()
+    }
+
+
+def _updated(state: State) -> Values:
+    times = {family: vitals.updated_at for family, vitals in state.vitals.families.items()}
+    return {(family.label,): at for family, at in times.items() if at is not None}
+
+
+def _queued(state: State) -> Values:
+    at = state.asked.at
+    return {} if at is None else {(family.label,): at for family in state.vitals.families}
+
+
+def _healthy(state: State) -> Values:
+    vitals, now = state.vitals, state.now.monotonic
+    return {(family.label,): float(vitals.is_healthy(family, now)) for family in vitals.families}
+
+
+def _of_families(counts: Mapping[Family, int], state: State) -> Values:
+    return {(family.label,): counts.get(family, 0) for family in state.vitals.families}
+
+
+# One metric a row, long or not.
+# fmt: off
+ROWS = (
+    Row("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "gauge", _FAMILY,
+        "[ALPHA] When the cluster last asked for something", _queued),
+    Row("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "gauge", _FAMILY,
+        "[ALPHA] When the family was last brought to what the cluster asks for", _updated),
+    Row("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "gauge", (),
+        "[ALPHA] Changes of EndpointSlices that no sync has taken up yet", lambda s: _alone(s.asked.slices_pending)),
+    Row("kubeproxy_sync_proxy_rules_endpoint_changes_total", "counter", (),
+        "[ALPHA] Changes of EndpointSlices", lambda s: _alone(s.asked.slices)),
+    Row("kubeproxy_sync_proxy_rules_service_changes_pending", "gauge", (),
+        "[ALPHA] Changes of Services that no sync has taken up yet", lambda s: _alone(s.asked.services_pending)),
+    Row("kubeproxy_sync_proxy_rules_service_changes_total", "counter", (),
+        "[ALPHA] Changes of Services", lambda s: _alone(s.asked.services)),
+    Row("kubeproxy_sync_proxy_rules_no_local_endpoints_total", "gauge", ("traffic_policy", "ip_family"),
+        "[ALPHA] Services whose traffic shall stay on its node and finds endpoints elsewhere only", _lacking),
+    Row("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "counter", _FAMILY,
+        "[ALPHA] Times that the kernel refused our part of an iptables table", _refused_rules),
+    Row("kubeproxy_conntrack_reconciler_deleted_entries_total", "counter", _FAMILY,
+        "[ALPHA] Flows of UDP clients that were ended because they led to endpoints that have left",
+        lambda s: _of_families(s.figures.flows_deleted, s)),
+
+    Row("ipvsproxy_objects", "gauge", _KIND,
+        "Objects in force in the kernel", lambda s: _by_kind(s.figures.in_force)),
+    Row("ipvsproxy_objects_refused", "gauge", _KIND,
+        "Objects that the kernel refuses and that are tried again",
+        lambda s: _by_kind({kind: s.figures.refused.get(kind, 0) for kind in Kind})),
+    Row("ipvsproxy_objects_waiting", "gauge", _KIND,
+        "Objects that wait for one that is refused",
+        lambda s: _by_kind({kind: s.figures.waiting.get(kind, 0) for kind in Kind})),
+    Row("ipvsproxy_operations_total", "counter", ("kind", "ip_family", "result"),
+        "Operations that the kernel was asked for, by what became of them: done or refused", _sent),
+    Row("ipvsproxy_drift_total", "counter", _KIND,
+        "Objects of ours that somebody else had changed and that were put right",
+        lambda s: _by_kind({kind: s.figures.drift.get(kind, 0) for kind in Kind})),
+    Row("ipvsproxy_draining_virtual_servers", "gauge", (),
+        "Virtual servers of which something drains", lambda s: _alone(s.figures.draining)),
+    Row("ipvsproxy_foreign_virtual_servers", "gauge", (),
+        "Virtual servers that are somebody else's and left alone", lambda s: _alone(s.figures.foreign)),
+    Row("ipvsproxy_unread_subsystems", "gauge", (),
+        "Parts of the kernel that could not be read when they had to be", lambda s: _alone(s.figures.unread)),
+    Row("ipvsproxy_services", "gauge", (),
+        "Services that are known", lambda s: _alone(s.figures.services)),
+    Row("ipvsproxy_endpoint_slices", "gauge", (),
+        "EndpointSlices that are known", lambda s: _alone(s.figures.slices)),
+    Row("ipvsproxy_faulty_objects", "gauge", (),
+        "Objects of the cluster of which something could not be used", lambda s: _alone(s.figures.rejected)),
+    Row("ipvsproxy_audits_total", "counter", ("depth",),
+        "Looks at the kernel for what others have changed",
+        lambda s: {("quick",): s.audits.quick, ("full",): s.audits.in_full}),
+    Row("ipvsproxy_audit_last_timestamp_seconds", "gauge", (),
+        "When the last such look ended", lambda s: _alone(s.audits.at)),
+    Row("ipvsproxy_healthy", "gauge", _FAMILY,
+        "Whether the family is served as the cluster asks for", _healthy),
+    Row("ipvsproxy_node_eligible", "gauge", (),
+        "Whether load balancers may send to this node", lambda s: _alone(s.vitals.node_is_eligible)),
+    Row("ipvsproxy_api_connected", "gauge", _KIND,
+        "Whether the watch of this kind of object is connected to the API server",
+        lambda s: {(kind,): heard.is_connected for kind, heard in s.heard.items()}),
+    Row("ipvsproxy_api_last_heard_timestamp_seconds", "gauge", _KIND,
+        "When the watch of this kind of object last told something",
+        lambda s: {(kind,): heard.at for kind, heard in s.heard.items() if heard.at is not None}),
+    Row("ipvsproxy_build_info", "gauge", ("version", "mode", "python"),
+        "Always 1, with what runs here as labels",
+        lambda _: {(__version__, "ipvs", platform.python_version()): 1}),
+)
+HISTOGRAMS = (
+    Measured("kubeproxy_sync_proxy_rules_duration_seconds", _FAMILY, _DURATIONS_S,
+             "[ALPHA] Duration of a sync, which is of both families at once"),
+    Measured("kubeproxy_network_programming_duration_seconds", _FAMILY, _PROGRAMMING_S,
+             "[ALPHA] From a change of endpoints, by the cluster's clock, until it is in the kernel"),
+    Measured("kubeproxy_conntrack_reconciler_sync_duration_seconds", _FAMILY, _DURATIONS_S,
+             "[ALPHA] Duration of a look for flows of UDP clients that lead to endpoints that have left"),
+    Measured("ipvsproxy_event_to_kernel_seconds", (), _LATENCIES_S,
+             "From the arrival of news of the cluster until they are in the kernel"),
+    Measured("ipvsproxy_batch_operations", (), _BATCHES,
+             "Operations in one batch to the kernel"),
+    Measured("ipvsproxy_audit_duration_seconds", (), _DURATIONS_S,
+             "Duration of a look at the kernel for what others have changed"),
+)
+
+ANSWERS = {
+    "/healthz": Answered("kubeproxy_proxy_healthz_total", "[ALPHA] Answers of /healthz"),
+    "/livez": Answered("kubeproxy_proxy_livez_total", "[ALPHA] Answers of /livez"),
+    "/readyz": Answered("ipvsproxy_readyz_total", "Answers of /readyz"),
+}
+# fmt: on
+
+
+class _Rows(Collector):
+    """Makes metrics of the newest state."""
+
+    def __init__(self, state: Callable[[], State]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """All rows. Called in the thread of who asks."""
+        state = self._state()
+        for row in ROWS:
+            kind = GaugeMetricFamily if row.type == "gauge" else CounterMetricFamily
+            family = kind(row.name, row.help, labels=row.labels)
+            for labels, value in row.read(state).items():
+                family.add_metric(labels, value)
+            yield family
+
+    def describe(self) -> Iterator[Metric]:
+        """The names alone: the registry would collect to learn them, before there is anything to collect."""
+        for row in ROWS:
+            yield (GaugeMetricFamily if row.type == "gauge" else CounterMetricFamily)(row.name, row.help)
+
+
+class Metrics:
+    """All metrics of one daemon. `state` is called for each scrape."""
+
+    def __init__(self, state: Callable[[], State]) -> None:
+        # kube-proxy has no `…_created` series
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has forgotten to say that it has none
+        registry = self._registry = CollectorRegistry()
+        registry.register(_Rows(state))
+        ProcessCollector(registry=registry)
+        self._sync_s, self._programming_s, self._look_s, self._latency_s, self._batch, self._audit_s = (
+            Histogram(row.name, row.help, row.labels, buckets=row.buckets, registry=registry) for row in HISTOGRAMS
+        )
+        self._answers = {
+            path: Counter(row.name, row.help, row.labels, registry=registry) for path, row in ANSWERS.items()
+        }
+
+    def take(self, done: Pass) -> None:
+        """A pass is over; called by the sync thread."""
+        if done.is_audit:
+            self._audit_s.observe(done.duration)
+        elif done.is_full:
+            for family in done.families:
+                self._sync_s.labels(family.label).observe(done.duration)
+        for size in done.batches:
+            self._batch.observe(size)
+        for latency in done.latencies:
+            self._latency_s.observe(latency)
+        for family, latency in done.programming:
+            self._programming_s.labels(family.label).observe(latency)
+        for family, duration in done.looks:
+            self._look_s.labels(family.label).observe(duration)
+
+    def count_answer(self, path: str, code: int) -> None:
+        """A probe was answered."""
+        self._answers[path].labels(str(code)).inc()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """All metrics as text, in a form that the `Accept` header allows, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class ServiceLevel:
+    """What /metrics/slis tells: the answers of the metrics server's own /healthz, as upstream's components have it.
+
+    Source: component-base v0.37.2 metrics/prometheus/slis.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._check = Gauge(
+            "kubernetes_healthcheck", "Result of a health check", ("name", "type"), registry=self._registry
+        )
+        self._checks = Counter(
+            "kubernetes_healthchecks_total", "Health checks", ("name", "type", "status"), registry=self._registry
+        )
+
+    def count(self) -> None:
+        """It has answered, which is all that it checks."""
+        self._check.labels("ping", "healthz").set(1)
+        self._checks.labels("ping", "healthz", "success").inc()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._check.clear()
+        self._checks.clear()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """As Metrics.render."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
