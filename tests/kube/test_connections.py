@@ -15,6 +15,7 @@ from ipvsproxy.cluster.events import ClusterEvent, Listed
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.recovery import Cause, Interruption
 from ipvsproxy.kube.resources import SERVICES
 from ipvsproxy.kube.snapshot import read_cluster
 from ipvsproxy.kube.watch import Watch
@@ -200,6 +201,26 @@ def _answer_once(listener: socket.socket) -> None:
         event = line("DELETED", service("a", 12))
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head + b"%x\r\n" % len(event) + event + b"\r\n0\r\n\r\n")
+
+
+def test_k52_watch_tells_whether_the_server_answers():
+    with serving([stream(*LIST_A, HOLD)]) as server, following(server.url) as found:
+        found.wait_for("+a", "Listed")
+        assert found.watch.is_connected
+        server.ended.set()
+        server.shutdown()
+        server.server_close()
+        eventually(lambda: not found.watch.is_connected)
+
+
+def test_watch_that_ends_as_asked_counts_as_connected_meanwhile():
+    states = []
+    watch = Watch(ApiServer(Access(master="http://127.0.0.1:1")), SERVICES, SystemClock())
+    for interruption in (Interruption(Cause.ENDED), Interruption(Cause.SILENT)):
+        watch.is_connected = True
+        watch._recover(interruption)
+        states.append(watch.is_connected)
+    assert states == [True, False]
 
 
 def test_same_trouble_is_loud_once_and_counted_after():
