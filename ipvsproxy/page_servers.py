@@ -51,7 +51,7 @@ def page_servers(
             now=at,
         )
 
-    metrics = Metrics(state)
+    metrics = Metrics(state, runner.vitals.families)
     runner.report = metrics.take
     health = health_pages(lambda: runner.vitals, lambda: hear(now()), now, metrics.count_answer)
     for (name, event, failure), listener, pages in (

@@ -16,15 +16,10 @@ from ipvsproxy.model.kernel_objects import Kind
 
 TrafficPolicy: TypeAlias = Literal["internal", "external"]
 
+# One sort of operations: what kind of object, in which family (None: of none), and whether the kernel took it.
+Sent: TypeAlias = tuple[Kind, Family | None, bool]
+
 _NONE: Mapping[Kind, int] = MappingProxyType({})
-
-
-class Sent(NamedTuple):
-    """One sort of operations: what kind of object, in which family (None: of none), and whether the kernel took it."""
-
-    kind: Kind
-    family: Family | None
-    is_done: bool
 
 
 class Lacking(NamedTuple):

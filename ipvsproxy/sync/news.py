@@ -17,6 +17,7 @@ from ipvsproxy.model.api_objects import EndpointSlice
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.figures import Asked
 
+_OF_OBJECTS = (Changed, Removed)  # a union would be made anew for each event
 _FAMILIES = {family.label: family for family in Family}
 
 
@@ -33,7 +34,7 @@ class News:
         """Count them."""
         services = slices = 0
         for event in events:
-            if isinstance(event, Changed | Removed):
+            if isinstance(event, _OF_OBJECTS):
                 services += event.ref.kind == "Service"
                 slices += event.ref.kind == "EndpointSlice"
                 self._note_time(event)

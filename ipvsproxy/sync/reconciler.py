@@ -7,7 +7,7 @@ sends nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
+from ipvsproxy.sync.retries import Retries
 from ipvsproxy.sync.verdict import failed_families
 
 log = structlog.get_logger()
@@ -119,8 +120,8 @@ class Reconciler:
         counts = self._tracker.counts
         return Figures(
             in_force={kind: len(found) for kind, found in self._mirror.applied.items()},
-            refused=Counter(kind for kind, _ in self._applier.refused),
-            waiting=Counter(kind for kind, _ in self._applier.waiting),
+            refused=_count(self._applier.refused),
+            waiting=_count(self._applier.waiting),
             drift=dict(self.tally.drift),
             sent=dict(self.tally.sent),
             flows_deleted=dict(self.tally.flows_deleted),
@@ -272,7 +273,8 @@ class Reconciler:
     def _failed(self) -> frozenset[Family]:
         if len(self._mirror.unread):
             return frozenset(Family)
-        return failed_families((*self._applier.refused, *self._applier.waiting), self._mirror.applied)
+        failing = (*self._applier.refused, *self._applier.waiting)
+        return failed_families(failing, self._mirror.applied) if failing else frozenset()
 
     def _take(self) -> Changes:
         """What has changed. Other Nodes are followed while some Service names an address that could be theirs."""
@@ -342,6 +344,10 @@ class Reconciler:
 
     def _everything(self) -> list[ObjectId]:
         return [*self._desired, *((kind, key) for kind, found in self._mirror.applied.items() for key in found)]
+
+
+def _count(refs: Retries[ObjectId] | dict[ObjectId, None]) -> Mapping[Kind, int]:
+    return Counter(kind for kind, _ in refs) if refs else {}
 
 
 def _log(notes: Iterable[Note]) -> None:

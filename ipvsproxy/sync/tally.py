@@ -18,7 +18,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.drift: Counter[Kind] = Counter()
-        self.sent: Counter[Sent] = Counter()
+        self.sent: dict[Sent, int] = {}
         self.flows_deleted: Counter[Family] = Counter()
         self.batches: list[int] = []
         self.looks: list[tuple[Family, float]] = []
@@ -26,7 +26,8 @@ class Tally:
     def count(self, operations: Iterable[Operation], *, is_done: bool) -> None:
         """These were carried out, or refused."""
         for operation in operations:
-            self.sent[Sent(operation.kind, family_of_object(operation.kind, operation.key), is_done)] += 1
+            sort = operation.kind, family_of_object(operation.kind, operation.key), is_done
+            self.sent[sort] = self.sent.get(sort, 0) + 1
 
     def take_batches(self) -> tuple[int, ...]:
         """The batches since the last call."""

@@ -92,7 +92,7 @@ class Scraped:
         self.node = Node(fake)
         self.heard: Mapping[str, Heard] = {"Service": Heard(is_connected=True, at=5.0)}
         self.runner = Runner(Inbox(self.node), self.node.tracker, self.node.reconciler, self.node.clock, Periods(0, 30))
-        self.metrics = Metrics(self.state)
+        self.metrics = Metrics(self.state, Family)
         self.runner.report = self.metrics.take
 
     def state(self) -> State:
@@ -236,7 +236,7 @@ def test_the_time_from_a_change_to_the_kernel_is_taken_from_the_slice():
     scraped.goes_on((1, listed(Svc("a"))), until=2)
     old, new = triggered(time.time() - 3600), triggered(time.time() + 60)
     scraped.goes_on((3, (old,)), (4, (new,)), (5, (Changed(new.ref, api.EndpointSlice()),)), until=6)
-    assert scraped.values(name) == {("IPv4",): 1}
+    assert scraped.values(name) == {("IPv4",): 1, ("IPv6",): 0}
 
 
 def test_the_time_of_a_slice_that_is_gone_again_does_not_count():
@@ -244,7 +244,7 @@ def test_the_time_of_a_slice_that_is_gone_again_does_not_count():
     scraped.goes_on((1, listed(Svc("a"))), until=2)
     new = triggered(time.time() + 60)
     scraped.goes_on((3, (new, Removed(new.ref))), until=4)
-    assert not scraped.values("kubeproxy_network_programming_duration_seconds_count")
+    assert set(scraped.values("kubeproxy_network_programming_duration_seconds_count").values()) == {0}
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-11-30T12:00:00", "9999999"])
@@ -254,7 +254,7 @@ def test_a_time_that_is_none_harms_nobody(text):
     metadata = api.Metadata(name="a", namespace="default", annotations=api.Annotations(last_change=text))
     broken = Changed(new.ref, api.EndpointSlice(metadata=metadata, address_type="IPv4"))
     scraped.goes_on((1, listed(Svc("a"))), (3, (broken,)), until=4)
-    assert not scraped.values("kubeproxy_network_programming_duration_seconds_count")
+    assert set(scraped.values("kubeproxy_network_programming_duration_seconds_count").values()) == {0}
 
 
 def test_rules_that_are_refused_are_counted_for_their_family():
@@ -371,6 +371,24 @@ def samples(services: int) -> int:
     return sum(len(found.samples) for found in scraped.families.values())
 
 
+def test_what_is_of_a_family_that_this_node_does_not_serve_is_not_measured():
+    metrics = Metrics(Scraped().state, [Family.IPV4])
+    metrics.take(Pass((Family.IPV4,), 1.0, programming=((Family.IPV6, 1.0), (Family.IPV4, 2.0))))
+    body = metrics.render("")[0].decode()
+    assert 'kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1.0' in body
+    assert 'duration_seconds_count{ip_family="IPv6"}' not in body
+
+
+def test_a_value_counts_in_every_bucket_that_it_does_not_exceed():
+    metrics = Metrics(Scraped().state, Family)
+    for size in (1, 5, 6, 1000):
+        metrics.take(Pass((), 0.0, is_full=False, batches=(size,)))
+    lines = [line for line in metrics.render("")[0].decode().splitlines() if line.startswith("ipvsproxy_batch")]
+    counts = {line.split('"')[1]: float(line.split()[-1]) for line in lines if "_bucket" in line}
+    assert (counts["1.0"], counts["2.0"], counts["5.0"], counts["10.0"], counts["+Inf"]) == (1, 1, 2, 3, 4)
+    assert "ipvsproxy_batch_operations_sum 1012.0" in lines
+
+
 def test_the_number_of_series_does_not_depend_on_the_number_of_services():
     assert samples(1) == samples(500)
 
@@ -382,7 +400,7 @@ def test_a_scrape_asks_the_kernel_and_the_sync_thread_nothing():
     state = State(
         figures=Figures(), asked=Asked(), audits=Audits(), vitals=vitals, heard={}, now=Moment(monotonic=0.0, unix=0.0)
     )
-    body, _ = Metrics(lambda: state).render("")
+    body, _ = Metrics(lambda: state, [Family.IPV4]).render("")
     assert b'kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1.0' in body
 
 
