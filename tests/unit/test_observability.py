@@ -90,3 +90,18 @@ def test_events_that_a_description_names_are_in_the_code():
     }
     assert named
     assert {word for word in named if f'"{word}"' not in code} == set()
+
+
+def test_the_page_on_monitoring_has_every_metric_with_its_type_and_labels_and_no_other():
+    page = (FILES.parents[2] / "docs" / "monitoring.md").read_text()
+    found = {
+        (name, kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in re.findall(
+            r"^\| `(\w+)` \| (gauge|counter|histogram) \| ([^|]*) \|", page, re.MULTILINE
+        )
+    }
+    assert found == {
+        *((row.name, row.type, row.labels) for row in ROWS),
+        *((row.name, "histogram", row.labels) for row in HISTOGRAMS),
+        *((row.name, "counter", row.labels) for row in ANSWERS.values()),
+    }
