@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Removed
+from ipvsproxy.cluster.events import Changed, Listed, NodeAddresses, ObjectRef, Removed
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.metrics import ANSWERS, HISTOGRAMS, ROWS, Metrics, ServiceLevel, State
@@ -335,8 +335,18 @@ def test_batches_are_counted_by_their_size():
     scraped.goes_on((1, listed(Svc("a"), Svc("b", ("10.96.0.21",)))), until=2)
     count, total = (scraped.values(f"ipvsproxy_batch_operations_{of}")[()] for of in ("count", "sum"))
     assert (count > 5, total > count) == (True, True)
-    scraped.goes_on(until=20)
+    scraped.goes_on(until=70)  # audits
     assert scraped.values("ipvsproxy_batch_operations_count")[()] == count  # without news there is no batch
+
+
+def test_news_that_are_nothing_to_any_service_ask_for_nothing():
+    scraped = Scraped()
+    scraped.goes_on((1, listed(Svc("a"))), until=2)
+    asked = scraped.runner.asked
+    scraped.goes_on((3, (NodeAddresses("n9", (addr("192.0.2.9"),)),)), (50, listed(Svc("a"))), until=49)
+    assert scraped.runner.asked == asked
+    scraped.goes_on((50, listed(Svc("a"))), until=51)
+    assert scraped.values("ipvsproxy_event_to_kernel_seconds_count") == {(): 1}
 
 
 def test_a_lost_api_server_shows():

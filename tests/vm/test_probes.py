@@ -49,13 +49,13 @@ def test_k52_a_node_that_serves_is_healthy_and_one_that_nobody_knows_is_not_elig
 @pytest.mark.parametrize("address", NODE_ADDRESSES)
 def test_health_is_answered_to_load_balancers_in_both_families(node: ProxyNode, address: str):
     node.sync(WEB)
-    status, body = get(node.hosts.outside, "/livez", HEALTH, address)
+    status, body = get(node.hosts["outside"], "/livez", HEALTH, address)
     assert (status, set(json.loads(body)["status"])) == (HTTPStatus.OK, {"IPv4", "IPv6"})
 
 
 def test_metrics_are_for_the_node_alone(node: ProxyNode):
     with pytest.raises(ConnectionRefusedError):
-        get(node.hosts.outside, "/metrics", METRICS, NODE_ADDRESSES[0])
+        get(node.hosts["outside"], "/metrics", METRICS, NODE_ADDRESSES[0])
     assert get(node.host, "/proxyMode", METRICS) == (HTTPStatus.OK, b"ipvs")
 
 
