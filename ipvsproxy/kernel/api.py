@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.flows import UdpFlow
+from ipvsproxy.model.flows import TableUsage, UdpFlow
 from ipvsproxy.model.kernel_objects import Kind, Operation, State, VirtualServerKey
 from ipvsproxy.model.observed import IpvsTable, SurveyedServer
 from ipvsproxy.plan.flows import Answerers
@@ -93,6 +93,9 @@ class Sysctls(Subsystem, Protocol):
 
 class Conntrack(Protocol):
     """Connection tracking's entries of UDP in the zone 0. Packets make them; nobody wants or plans any."""
+
+    def usage(self) -> TableUsage | None:
+        """How full the table is; None where the kernel does not say. Raises nothing."""
 
     def stale(self, answerers: Answerers) -> list[UdpFlow]:
         """The stale flows (plan/flows.py) to these frontends, which are of one family; one of them may come twice.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from ipvsproxy.kernel.netlink import (
@@ -28,9 +29,10 @@ from ipvsproxy.kernel.netlink import (
     attribute,
     read_attributes,
 )
+from ipvsproxy.kernel.sysctls import PROC_SYS
 from ipvsproxy.kernel.template import Field, Template
 from ipvsproxy.model.enums import Family, Protocol
-from ipvsproxy.model.flows import PackedEndpoint, UdpFlow
+from ipvsproxy.model.flows import PackedEndpoint, TableUsage, UdpFlow
 from ipvsproxy.plan.flows import Answerers, is_stale
 
 _SUBSYSTEM: Final = 1 << 8  # NFNL_SUBSYS_CTNETLINK
@@ -42,6 +44,8 @@ _SOURCE: Final = {4: 1, 16: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC by length in byte
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _ORIG_FLAGS = 1
 _BY_ADDRESS, _BY_PROTOCOL, _BY_PORT = 1 << 1, 1 << 3, 1 << 5  # CTA_FILTER_F_*, net/netfilter/nf_internals.h
+
+_USAGE: Final = ("net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max")
 
 _HEADER = struct.Struct("=BBH")  # struct nfgenmsg
 _PORT_BYTES = 2
@@ -164,8 +168,16 @@ _LAYOUTS: Final = {family: _Layout(family) for family in Family}
 class NetlinkConntrack:
     """The table of the network namespace in which it is first used. Meets `kernel.api.Conntrack`; for one thread."""
 
-    def __init__(self, netlink: NetlinkSocket | None = None) -> None:
+    def __init__(self, netlink: NetlinkSocket | None = None, root: Path = PROC_SYS) -> None:
         self.netlink = netlink or NetlinkSocket(NETLINK_NETFILTER, "the connection tracking table")
+        self._root = root
+
+    def usage(self) -> TableUsage | None:
+        """Two small files; None before the module is loaded."""
+        try:
+            return TableUsage(*(int((self._root / name).read_bytes()) for name in _USAGE))
+        except (OSError, ValueError):
+            return None
 
     def stale(self, answerers: Answerers) -> list[UdpFlow]:
         """By one dump. Raises KernelError."""

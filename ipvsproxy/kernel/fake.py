@@ -17,7 +17,7 @@ from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.enums import Family, VirtualServerFlags
-from ipvsproxy.model.flows import UdpFlow
+from ipvsproxy.model.flows import TableUsage, UdpFlow
 from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
@@ -59,6 +59,7 @@ class FakeKernel:
         self.faults: dict[tuple[Verb, Kind, object], int] = {}
         self.flows: list[UdpFlow] = []
         self.flow_dumps = 0
+        self.flow_limit = 65536
         self.flow_dump_fault = self.flow_delete_fault = 0
         self.after_message: Callable[[], None] = lambda: None
         self.kernel = Kernel(
@@ -313,6 +314,10 @@ class _FakeConntrack:
 
     def __init__(self, fake: FakeKernel) -> None:
         self._fake = fake
+
+    def usage(self) -> TableUsage:
+        """Every flow is an entry."""
+        return TableUsage(len(self._fake.flows), self._fake.flow_limit)
 
     def stale(self, answerers: Answerers) -> list[UdpFlow]:
         """Every flow is looked at."""

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.flows import TableUsage
 from ipvsproxy.model.kernel_objects import Kind
 
 TrafficPolicy: TypeAlias = Literal["internal", "external"]
@@ -39,6 +40,7 @@ class Figures(msgspec.Struct, frozen=True):
     sent: Mapping[Sent, int] = MappingProxyType({})
     flows_deleted: Mapping[Family, int] = MappingProxyType({})
     lacking: Mapping[Lacking, int] = MappingProxyType({})
+    usage: TableUsage | None = None  # of connection tracking, at the last audit
     draining: int = 0
     foreign: int = 0
     unread: int = 0

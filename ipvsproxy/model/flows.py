@@ -34,6 +34,13 @@ class UdpFlow(msgspec.Struct, frozen=True, gc=False):
         return f"{client} → {destination} ({server})"
 
 
+class TableUsage(msgspec.Struct, frozen=True):
+    """How many entries connection tracking has, of any protocol, and how many it may have."""
+
+    entries: int
+    limit: int
+
+
 def pack_endpoint(address: bytes, port: int) -> PackedEndpoint:
     """An address and a port in one."""
     return PackedEndpoint(address + port.to_bytes(_PORT_BYTES))

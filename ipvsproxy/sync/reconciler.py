@@ -24,6 +24,7 @@ from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.figures import Figures
+from ipvsproxy.model.flows import TableUsage
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note
@@ -89,6 +90,8 @@ class Reconciler:
         self.tally = self._applier.tally
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
+        self._conntrack = kernel.conntrack
+        self._usage: TableUsage | None = None
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock, self.tally)
         self.publish_health: Callable[[HealthSnapshot], None] = lambda _: None
         self._lost: list[ObjectId] = []
@@ -126,6 +129,7 @@ class Reconciler:
             sent=dict(self.tally.sent),
             flows_deleted=dict(self.tally.flows_deleted),
             lacking=dict(self._desired.lacking),
+            usage=self._usage,
             draining=self._lingering.draining,
             foreign=len(self._mirror.foreign),
             unread=len(self._mirror.unread),
@@ -216,6 +220,7 @@ class Reconciler:
         """Compare the kernel with the mirror and put right what somebody else has changed of ours."""
         self._applier.carried_out = 0
         drift = self._mirror.audit(self._desired, in_full=in_full)
+        self._usage = self._conntrack.usage()
         for kind in dict.fromkeys(kind for kind, _ in drift):
             keys = [format_key(kind, key) for other, key in drift if other is kind]
             self.tally.drift[kind] += len(keys)

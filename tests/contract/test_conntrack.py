@@ -86,6 +86,15 @@ def test_an_empty_table_has_no_stale_flow(table):
     assert table.conntrack.stale({DNS: (A,)}) == []
 
 
+def test_k41_the_table_says_how_full_it_is(table):
+    table.add(DNS, A)
+    before = table.conntrack.usage()
+    table.add(DNS, B)
+    after = table.conntrack.usage()
+    assert after.entries > before.entries
+    assert after.limit == before.limit > after.entries
+
+
 def test_without_frontends_nothing_is_looked_for(table):
     table.add(DNS, B)
     assert table.conntrack.stale({}) == []

@@ -349,6 +349,16 @@ def test_news_that_are_nothing_to_any_service_ask_for_nothing():
     assert scraped.values("ipvsproxy_event_to_kernel_seconds_count") == {(): 1}
 
 
+def test_k41_how_full_connection_tracking_is_shows_from_the_first_audit_on():
+    scraped = Scraped()
+    scraped.goes_on((1, listed(Svc("a"))), until=2)
+    assert not scraped.values("ipvsproxy_conntrack_entries")
+    scraped.node.fake.flows = [flow("198.51.100.7:999", "10.96.0.20:53", "10.244.1.6:8053")]
+    scraped.goes_on(until=40)
+    names = ("ipvsproxy_conntrack_entries", "ipvsproxy_conntrack_limit")
+    assert [scraped.values(name) for name in names] == [{(): 1}, {(): 65536}]
+
+
 def test_a_lost_api_server_shows():
     scraped = Scraped()
     scraped.heard = {"Service": Heard(is_connected=False, at=7.0), "Node": Heard(is_connected=True)}

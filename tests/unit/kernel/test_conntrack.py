@@ -38,7 +38,7 @@ from ipvsproxy.kernel.netlink import (
     read_attributes,
 )
 from ipvsproxy.model.enums import Family, Protocol
-from ipvsproxy.model.flows import PackedEndpoint, UdpFlow
+from ipvsproxy.model.flows import PackedEndpoint, TableUsage, UdpFlow
 from ipvsproxy.plan.flows import is_stale
 from tests.builders import flow, packed
 from tests.lab.flows import entry
@@ -274,3 +274,19 @@ def test_an_interrupted_dump_is_made_again():
 def test_a_refused_dump_says_which_table_could_not_be_read():
     with pytest.raises(KernelError, match="cannot read the table: EINVAL"):
         Opened(lambda batch: [error(batch[0], errno.EINVAL)]).conntrack.stale({DNS: ()})
+
+
+@pytest.mark.parametrize(
+    "files,usage",
+    [
+        pytest.param({"count": "12\n", "max": "65536\n"}, TableUsage(12, 65536), id="both numbers"),
+        pytest.param({}, None, id="no module"),
+        pytest.param({"count": "12\n", "max": "many\n"}, None, id="no number"),
+    ],
+)
+def test_how_full_the_table_is_stands_in_two_files(tmp_path, files, usage):
+    folder = tmp_path / "net" / "netfilter"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / f"nf_conntrack_{name}").write_text(text)
+    assert NetlinkConntrack(root=tmp_path).usage() == usage
