@@ -59,6 +59,9 @@ class Ipvs(Subsystem, Protocol):
     def set_timeouts(self, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
         """Set connection time-outs in seconds; 0 leaves the kernel's value. Returns the error number."""
 
+    def timeouts(self) -> tuple[int, int, int]:
+        """The time-outs in force, in seconds: TCP, TCP after a FIN, UDP. Raises KernelError."""
+
 
 class Addresses(Subsystem, Protocol):
     """The link kube-ipvs0 (kind LINK: settings "dummy") and the addresses on it (kind ADDRESS).
@@ -105,6 +108,19 @@ class Conntrack(Protocol):
 
     def delete(self, flows: Sequence[UdpFlow]) -> list[int]:
         """One error number each; ENOENT where an entry is gone, though a newer one of the same ends may be there."""
+
+
+class HostFiles(Protocol):
+    """Files below /proc and /sys that hold a whole number and are set once, at start. Paths are relative to /."""
+
+    def read(self, path: str) -> int | None:
+        """The number; None where there is none to be read."""
+
+    def write(self, path: str, value: int) -> int:
+        """Write it; the error number, 0 for success. A file that is not there is not made: ENOENT."""
+
+    def online_cpus(self) -> int:
+        """The host's online CPUs, at least 1, whatever share of them a container has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,10 @@ class _FakeIpvs(_FakeSubsystem):
         self._fake.message()
         return 0
 
+    def timeouts(self) -> tuple[int, int, int]:
+        """What was set last."""
+        return self._fake.timeouts
+
 
 def _observed(key: object, settings: object, servers: object) -> ObservedVirtualServer:
     if (
@@ -340,3 +344,31 @@ class _FakeConntrack:
             return errno.ENOENT
         self._fake.flows.remove(flow)
         return 0
+
+
+class FakeHostFiles:
+    """Files by path; those in `read_only` answer EROFS. There are as many CPUs as the test says."""
+
+    def __init__(self, files: Mapping[str, int], cpus: int = 2, read_only: Iterable[str] = ()) -> None:
+        self.files = dict(files)
+        self.cpus = cpus
+        self.read_only = frozenset(read_only)
+        self.written: list[str] = []
+
+    def read(self, path: str) -> int | None:
+        """What is there."""
+        return self.files.get(path)
+
+    def write(self, path: str, value: int) -> int:
+        """Put it there, where there is such a file."""
+        if path not in self.files:
+            return errno.ENOENT
+        if path in self.read_only:
+            return errno.EROFS
+        self.files[path] = value
+        self.written.append(path)
+        return 0
+
+    def online_cpus(self) -> int:
+        """As the test says."""
+        return self.cpus

@@ -61,6 +61,12 @@ class NetlinkIpvs:
         (number,) = self._send([ipvs_encode.encode_timeouts(tcp_s, tcp_fin_s, udp_s)])
         return number
 
+    def timeouts(self) -> tuple[int, int, int]:
+        """The connection time-outs in force, in seconds: TCP, TCP after a FIN, UDP. Raises KernelError."""
+        return self._ask(
+            lambda family_id: ipvs_decode.decode_timeouts(self.netlink.request(family_id, ipvs_encode.CONFIG_REQUEST))
+        )
+
     def dump(self) -> IpvsTable:
         """Everything, in kernel order. Raises KernelError.
 

@@ -181,6 +181,12 @@ def decode_info(body: bytes) -> tuple[int, int]:
     return _number(body, IpvsInfoAttrList, "VERSION", 4), _number(body, IpvsInfoAttrList, "CONN_TAB_SIZE", 4)
 
 
+def decode_timeouts(body: bytes) -> tuple[int, int, int]:
+    """The connection time-outs in seconds: TCP, TCP after a FIN, UDP. Raises KernelError where one is missing."""
+    tcp, fin, udp = (_number(body, IpvsCmdAttrList, f"TIMEOUT_{name}", 4) for name in ("TCP", "TCP_FIN", "UDP"))
+    return tcp, fin, udp
+
+
 def decode_service(body: bytes) -> ObservedVirtualServer:
     """A virtual server, without its real servers. Raises KernelError for a family that is neither IPv4 nor IPv6."""
     family, protocol, address, port, fwmark, scheduler, flags, timeout, netmask, pe_name = _SERVICES.read(body)

@@ -70,6 +70,7 @@ def encode_timeouts(tcp_s: int, tcp_fin_s: int, udp_s: int) -> bytes:
     return _pack("set_config", timeout_tcp=tcp_s, timeout_tcp_fin=tcp_fin_s, timeout_udp=udp_s)
 
 
+CONFIG_REQUEST = bytes(IpvsMessage.pack(IpvsMessage("get_config")))
 INFO_REQUEST = bytes(IpvsMessage.pack(IpvsMessage("get_info")))
 SERVICE_DUMP = bytes(IpvsMessage.pack(IpvsMessage("get_service")))
 FAMILY_REQUEST = bytes(CtrlMessage.pack(CtrlMessage("getfamily", CtrlAttrList(family_name="IPVS"))))

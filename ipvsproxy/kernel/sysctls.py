@@ -53,13 +53,14 @@ class ProcSysctls:
         if operation.verb is Verb.DELETE:
             return errno.EPERM
         try:
-            _write(sysctl_path(str(operation.key), self._root), str(operation.settings))
+            write_existing(sysctl_path(str(operation.key), self._root), str(operation.settings))
         except OSError as error:
             return error.errno or errno.EIO
         return 0
 
 
-def _write(path: Path, value: str) -> None:
+def write_existing(path: Path, value: str) -> None:
+    """Write a value into a setting's file, which must exist. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT, which hides that there is no such setting
     try:
         os.write(descriptor, value.encode())

@@ -260,6 +260,11 @@ def test_k07_a_time_out_of_0_leaves_the_kernels_value(ipvs, fake_kernel, kernel_
     assert timeouts() == (5, 7, 4)
 
 
+def test_k07_the_time_outs_in_force_are_read(ipvs):
+    assert ipvs.set_timeouts(5, 3, 4) == 0
+    assert ipvs.timeouts() == (5, 3, 4)
+
+
 # Connections
 
 

@@ -1,0 +1,81 @@
+"""Putting settings of the host in force at start: each is written where it is not met yet, and a refusal is said once.
+
+Nothing waits for them and nothing is tried again: traffic is served without them too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+import structlog
+
+from ipvsproxy.errors import describe_errno
+from ipvsproxy.kernel.api import HostFiles, Ipvs
+from ipvsproxy.plan.host_settings import HASHSIZE, KEEPALIVE_TIME, OOM_SCORE_ADJ, RUN_ESTIMATION, HostSetting
+
+log = structlog.get_logger()
+
+_DEFAULT_HINT = "Set it on the host, or run with --init-only first, privileged"
+_HINTS = {
+    HASHSIZE: "Only the host's first network namespace may change it: run there, with /sys writable",
+    OOM_SCORE_ADJ: "A lower value than now needs the capability SYS_RESOURCE",
+    RUN_ESTIMATION: "Linux 6.1 and later have it: statistics go on being estimated here",
+}
+
+
+def put_in_force(files: HostFiles, settings: Iterable[HostSetting]) -> int:
+    """Write what is not as wanted yet; how many of them were refused."""
+    written: dict[str, int] = {}
+    refused = 0
+    for setting in settings:
+        before = files.read(setting.path)
+        if setting.is_met_by(before):
+            continue
+        number = files.write(setting.path, setting.value)
+        if number == 0:
+            written[setting.path] = setting.value
+            continue
+        refused += 1
+        log.warning(
+            "host_setting_refused",
+            file=f"/{setting.path}",
+            wanted=setting.value,
+            found=before,
+            errno=describe_errno(number),
+            hint=_HINTS.get(setting.path, _DEFAULT_HINT),
+        )
+    if written:
+        log.info("host_settings_written", **{path.rpartition("/")[2]: value for path, value in written.items()})
+    return refused
+
+
+def put_timeouts_in_force(ipvs: Ipvs, files: HostFiles, tcp_s: int, tcp_fin_s: int, udp_s: int) -> int:
+    """Set IPVS' own time-outs, where 0 leaves the kernel's value, and warn of one that is too short; 1 if refused.
+
+    They hold for connections whose next packet is still to come, also of those that are open already.
+    """
+    asked = (tcp_s, tcp_fin_s, udp_s)
+    number = ipvs.set_timeouts(*asked) if any(asked) else 0
+    if number:
+        log.error("timeouts_refused", errno=describe_errno(number), hint=_TIMEOUT_HINTS.get(number, ""))
+    _warn_of_idle_connections(ipvs.timeouts()[0], files.read(KEEPALIVE_TIME), is_asked=bool(tcp_s))
+    return int(bool(number))
+
+
+_TIMEOUT_HINTS = {errno.EPERM: "Run as root, or with the capability NET_ADMIN"}
+
+
+def _warn_of_idle_connections(tcp_s: int, keepalive_s: int | None, *, is_asked: bool) -> None:
+    """A time-out below the keep-alive time ends connections before anything keeps them alive (K07).
+
+    Linux' own values are such: 900 s and 7200 s. Who leaves them is told, not warned.
+    """
+    if keepalive_s is not None and tcp_s < keepalive_s:
+        (log.warning if is_asked else log.info)(
+            "idle_connections_end_early",
+            tcp_timeout_s=tcp_s,
+            keepalive_s=keepalive_s,
+            effect="a TCP connection that is idle for longer is forgotten, and its next packet answered by a reset",
+            hint="Set --ipvs-tcp-timeout above the keep-alive time of clients and servers",
+        )
