@@ -22,6 +22,7 @@ DEFAULT_AFFINITY_S = 10800
 _MAX_AFFINITY_S = 86400  # k8s.io/api core/v1 ClientIPConfig.timeoutSeconds
 _MAX_PORT = 0xFFFF
 _HINT = "Correct the Service; what is not named here is in force"
+_SKIPPED_HINT = "Serve the family on this node, or give the Service a cluster IP of another one"
 _TYPES = frozenset({"ClusterIP", "NodePort", "LoadBalancer", "ExternalName"})
 
 
@@ -65,18 +66,24 @@ class ServiceView(msgspec.Struct, frozen=True):
 def read_service(
     service: api_objects.Service, families: Collection[Family]
 ) -> tuple[ServiceView | None, tuple[Note, ...]]:
-    """The Service as far as `families` are served, and at most one note on what was left out of it.
+    """The Service as far as `families` are served, and a note on what is wrong with it or why it is skipped.
 
     None without a note where it is not ours by intent: headless, ExternalName, or given to another proxy by label.
     """
     name = ServiceName(service.metadata.namespace, service.metadata.name)
     faults: list[str] = []
-    view = _view(name, service, families, faults)
-    return view, gather(f"Service {name}", faults, _HINT)
+    skipped: list[str] = []
+    view = _view(name, service, families, faults, skipped)
+    subject = f"Service {name}"
+    return view, (*gather(subject, faults, _HINT, "InvalidField"), *gather(subject, skipped, _SKIPPED_HINT))
 
 
 def _view(
-    name: ServiceName, service: api_objects.Service, families: Collection[Family], faults: list[str]
+    name: ServiceName,
+    service: api_objects.Service,
+    families: Collection[Family],
+    faults: list[str],
+    skipped: list[str],
 ) -> ServiceView | None:
     spec = service.spec
     if not name.name or not name.namespace or spec is None:
@@ -84,7 +91,7 @@ def _view(
         return None
     if not _is_ours(service.metadata, spec):
         return None
-    cluster_ips = _cluster_ips(spec, families, faults)
+    cluster_ips = _cluster_ips(spec, families, faults, skipped)
     if not cluster_ips:
         return None
     own_families = {family_of(ip) for ip in cluster_ips}
@@ -115,9 +122,12 @@ def _is_ours(metadata: api_objects.Metadata, spec: api_objects.ServiceSpec) -> b
 
 
 def _cluster_ips(
-    spec: api_objects.ServiceSpec, families: Collection[Family], faults: list[str]
+    spec: api_objects.ServiceSpec, families: Collection[Family], faults: list[str], skipped: list[str]
 ) -> tuple[PackedAddr, ...]:
-    """At most one of each served family: the first that `ipFamilies` names, or `clusterIP` where it names none."""
+    """At most one of each served family: the first that `ipFamilies` names, or `clusterIP` where it names none.
+
+    A Service that this node lacks the family for is skipped here: nothing that its owner could do about.
+    """
     found: dict[Family, PackedAddr] = {}
     for path, text, label in _cluster_ip_texts(spec):
         addr = parse_addr(text)
@@ -129,7 +139,7 @@ def _cluster_ips(
             found.setdefault(family_of(addr), addr)
     if found and not any(family in families for family in found):
         labels = " and ".join(sorted(family.label for family in found))
-        faults.append(f"its cluster IP is {labels} only, a family that is not served here")
+        skipped.append(f"its cluster IP is {labels} only, a family that is not served here")
     return tuple(found[family] for family in Family if family in found and family in families)
 
 

@@ -35,7 +35,7 @@ from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note, gather
-from ipvsproxy.model.notices import Notice
+from ipvsproxy.model.notices import Notice, service_notices
 
 _Part: TypeAlias = ServiceView | CompactSlice | None
 _SERVICE = ""  # the key of the Service itself beside its slices' names, which are never empty
@@ -191,11 +191,13 @@ class Tracker:
     def _change(self, ref: ObjectRef, changed: ApiObject) -> None:
         match changed:
             case Service():
+                name = ServiceName(ref.namespace, ref.name)
                 view, notes = read_service(changed, self._families)
-                self._say(ref, notes)
+                if self._say(ref, notes):
+                    self._new_notices += service_notices(name, changed.metadata.uid, notes)
                 if view is not None and not self._external_ips:
                     view = msgspec.structs.replace(view, external_ips=())
-                self._set_service(ServiceName(ref.namespace, ref.name), view)
+                self._set_service(name, view)
             case EndpointSlice():
                 compact, notes = compact_slice(changed, self._given_node.name)
                 self._say(ref, notes)
@@ -267,12 +269,9 @@ class Tracker:
     def _say_what_is_elsewhere(self, name: ServiceName) -> None:
         view = self._services.get(name)
         faults = tuple(self.claims.faults(view)) if view else ()
-        notes = gather(f"Service {name}", faults, _ELSEWHERE_HINT)
+        notes = gather(f"Service {name}", faults, _ELSEWHERE_HINT, "AddressElsewhere")
         if self._say(ObjectRef(_CLAIMS, *name), notes) and view:
-            self._new_notices += (
-                Notice("Service", *name, view.uid, "AddressElsewhere", "Program", f"{note.reason}. {note.hint}")
-                for note in notes
-            )
+            self._new_notices += service_notices(name, view.uid, notes)
 
     def _remember(self, name: ServiceName, key: str) -> None:
         """Keep what stood there at the last `take`: the first change since then decides."""

@@ -2,14 +2,16 @@
 
 Events are a courtesy: nothing waits for them, and none is worth a second try. The same one is told once in ten minutes,
 and there is a limit for all together, so that a cluster with a thousand faults is not also flooded by reports on them.
+Every node sees the same faulty Service, so a warning's name is made of what it says: the first node creates the Event,
+the others' are refused as there already, until the API server has forgotten it (an hour, as it comes).
 Source: k8s.io/api v0.37.2 events/v1; limits as those of client-go's tools/events, simplified.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
-import secrets
 from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Protocol
@@ -31,6 +33,7 @@ _REFILL_S = 10.0
 _LONGEST_NOTE = 1024  # characters; k8s.io/kubernetes pkg/apis/core/validation/events.go
 _ANSWER_S = 10.0
 _CREATED = 201
+_CONFLICT = 409  # told already, by another node or an earlier run
 _CONTROLLER = "ipvsproxy"
 _DEFAULT_NAMESPACE = "default"  # of Events about objects that have none
 
@@ -54,7 +57,7 @@ class ApiEventSink:
         with self._server.connect() as session, session.post(path, event, _ANSWER_S) as response:
             status = response.status
             response.read()
-        if status != _CREATED:
+        if status not in {_CREATED, _CONFLICT}:
             log.info("event_refused", status=status, hint="the ServiceAccount needs create on events.events.k8s.io")
 
 
@@ -107,6 +110,10 @@ class EventRecorder:
         except queue.Full:
             log.debug("event_dropped", reason=notice.reason, name=notice.name)
 
+    def record_now(self, notice: Notice) -> None:
+        """Tell it before returning, which takes some seconds at most: for the last words of a program that ends."""
+        self._create(notice)
+
     def run(self) -> None:
         """Work until `stop`."""
         while (notice := self._queue.get()) is not None:
@@ -142,11 +149,11 @@ def event_body(notice: Notice, instance: str, now: datetime) -> dict[str, object
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{notice.name}.{secrets.token_hex(8)}",
+            "name": f"{notice.name}.{_digest(notice, now)}",
             "namespace": notice.namespace or _DEFAULT_NAMESPACE,
         },
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "type": "Warning",
+        "type": "Warning" if notice.is_warning else "Normal",
         "reason": notice.reason,
         "action": notice.action,
         "note": notice.text[:_LONGEST_NOTE],
@@ -154,3 +161,9 @@ def event_body(notice: Notice, instance: str, now: datetime) -> dict[str, object
         "reportingController": _CONTROLLER,
         "reportingInstance": instance[:128],
     }
+
+
+def _digest(notice: Notice, now: datetime) -> str:
+    """Equal for equal warnings; no moment in a node's life is equal to another."""
+    said = repr(notice) if notice.is_warning else f"{notice!r} {now.isoformat()}"
+    return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()

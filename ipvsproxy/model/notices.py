@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
+
+from ipvsproxy.model.names import ServiceName
+from ipvsproxy.model.notes import Note
 
 
 class Notice(msgspec.Struct, frozen=True):
     """One thing to tell about one object.
 
     `kind` "Service" or "Node"; `namespace` is empty for a Node. `reason` is one word in CamelCase that does not change,
-    `action` what we were doing, likewise; `text` says it in a sentence.
+    `action` what we were doing, likewise; `text` says it in a sentence. What is no warning is a moment in the life of
+    a node, and told each time.
     """
 
     kind: str
@@ -19,3 +25,12 @@ class Notice(msgspec.Struct, frozen=True):
     reason: str
     action: str
     text: str
+    is_warning: bool = True
+
+
+def service_notices(name: ServiceName, uid: str, notes: Iterable[Note]) -> Iterator[Notice]:
+    """What the owner of a Service must know of these notes on it."""
+    for note in notes:
+        if note.event:
+            text = f"{note.reason}. {note.hint}" if note.hint else note.reason
+            yield Notice("Service", *name, uid, note.event, "Program", text)

@@ -29,8 +29,8 @@ class OwnerPlan(msgspec.Struct, frozen=True):
 
     `frontends`: the set entries that go with each virtual server. `health`: what to tell load balancers about it; None
     where they do not ask. `drain_s`: for how many seconds connections may go on behind what leaves this plan, None
-    where the default holds. `notes`: what of the owner's wishes the plan cannot hold. `lacking`: where its traffic
-    shall stay on this node and finds nothing here.
+    where the default holds. `notes`: what of the owner's wishes the plan cannot hold; `remarks`: what he should know
+    though it holds all. `lacking`: where its traffic shall stay on this node and finds nothing here.
     """
 
     owner: ServiceName
@@ -41,6 +41,7 @@ class OwnerPlan(msgspec.Struct, frozen=True):
     drain_s: float | None = None
     notes: tuple[Note, ...] = ()
     lacking: frozenset[Lacking] = frozenset()
+    remarks: tuple[Note, ...] = ()
 
     @property
     def rank(self) -> tuple[str, ServiceName]:
@@ -92,9 +93,14 @@ class Desired:
         return plan.drain_s if plan else None
 
     def notes(self, owner: ServiceName) -> tuple[Note, ...]:
-        """What the owner's plan in force has to say; nothing where there is none."""
+        """What of the owner's wishes his plan in force cannot hold; nothing where there is none."""
         plan = self._plans.get(owner)
         return plan.notes if plan else ()
+
+    def remarks(self, owner: ServiceName) -> tuple[Note, ...]:
+        """What the owner's plan in force remarks; nothing where there is none."""
+        plan = self._plans.get(owner)
+        return plan.remarks if plan else ()
 
     def get(self, ref: ObjectId) -> Settings | None:
         """The wanted settings of an object; None where nobody wants it."""

@@ -28,9 +28,9 @@ from ipvsproxy.model.flows import TableUsage
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, State, format_key
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.model.notes import Note
-from ipvsproxy.model.notices import Notice
+from ipvsproxy.model.notices import Notice, service_notices
 from ipvsproxy.modes.base import Mode
-from ipvsproxy.plan.desired import FIXED, Desired
+from ipvsproxy.plan.desired import FIXED, Desired, OwnerPlan
 from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.lingering import Lingering
@@ -241,12 +241,15 @@ class Reconciler:
         self._end_stale_flows()
         return self._result(0)
 
-    def _say(self, service: ServiceView, notes: Sequence[Note]) -> None:
-        """Log what the plan of a Service had to leave out, and tell the Service's owner."""
+    def _say(self, service: ServiceView, plan: OwnerPlan) -> None:
+        """Log what the plan of a Service had to leave out, and tell its owner that and what else is news to him."""
+        notes = plan.notes if plan.notes != self._desired.notes(service.name) else ()
+        remarks = plan.remarks if plan.remarks != self._desired.remarks(service.name) else ()
         _log(notes)
-        for note in notes:
-            text = f"{note.reason}. {note.hint}"
-            self.tell(Notice("Service", *service.name, service.uid, _TAKEN, "Program", text))
+        for note in remarks:
+            log.info("object_remarked", object=note.subject, remark=note.reason, hint=note.hint)
+        for notice in service_notices(service.name, service.uid, (*notes, *remarks)):
+            self.tell(notice)
 
     def _taken(self, service: ServiceName, vip: str, holder: ServiceName) -> Notice:
         view, _ = self._tracker.view(service)
@@ -330,8 +333,8 @@ class Reconciler:
             service, slices = self._tracker.view(name)
             plan = self._mode.plan(service, slices, self._host) if service else None
             drain_s = plan.drain_s if plan else self._desired.drain_s(name)
-            if service and plan and plan.notes != self._desired.notes(name):
-                self._say(service, plan.notes)
+            if service and plan:
+                self._say(service, plan)
             left.append((self._desired.replace(name, plan), drain_s, plan is not None))
             if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None

@@ -30,6 +30,12 @@ def test_a_refused_event_says_which_right_is_missing():
     assert [line["status"] for line in lines if line["event"] == "event_refused"] == [403]
 
 
+def test_what_another_node_has_told_already_is_no_trouble():
+    with serving([refusal(409, "AlreadyExists")]) as server, structlog.testing.capture_logs() as lines:
+        ApiEventSink(ApiServer(Access(master=server.url))).create("shop", EVENT)
+    assert lines == []
+
+
 def test_a_broken_connection_is_told_to_the_recorder():
     with serving([broken(RESET)]) as server, pytest.raises(Interruption):
         ApiEventSink(ApiServer(Access(master=server.url))).create("shop", EVENT)

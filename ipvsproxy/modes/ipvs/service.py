@@ -40,8 +40,10 @@ from ipvsproxy.model.kernel_objects import (
 from ipvsproxy.model.names import DEFAULT_SCHEDULER, set_name
 from ipvsproxy.model.notes import gather
 from ipvsproxy.modes.ipvs import sets
+from ipvsproxy.modes.ipvs.remarks import remarks
 from ipvsproxy.plan.desired import OwnerPlan
 
+_TAKEN = "FrontendTaken"
 _NODE_PORT_SETS = {  # of every policy, and of policy Local besides
     Protocol.TCP: (sets.NODE_PORT_TCP, sets.NODE_PORT_LOCAL_TCP),
     Protocol.UDP: (sets.NODE_PORT_UDP, sets.NODE_PORT_LOCAL_UDP),
@@ -99,10 +101,13 @@ def plan_service(
     ports: dict[VirtualServerKey, ServicePort] = {}
     faults: list[str] = []
     lacking: set[Lacking] = set()
+    unmatched: list[tuple[ServicePort, Family]] = []
     settings = _settings(service, options.scheduler)
     for port in service.ports:
         for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
             found = endpoints.port_endpoints(port, slices, family, host.zone)
+            if not found:
+                unmatched.append((port, family))
             backends = _backends(service, found)
             lacking.update(_lacking(backends, family))
             for frontend in _frontends(service, port, family, host, backends):
@@ -120,9 +125,17 @@ def plan_service(
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
     health = read_health_check(service, slices, options.families)
-    notes = gather(f"Service {service.name}", faults, "Give one of its ports another number or address")
+    notes = gather(f"Service {service.name}", faults, "Give one of its ports another number or address", _TAKEN)
     return OwnerPlan(
-        service.name, service.created, objects, frontends, health, service.drain_s, notes, frozenset(lacking)
+        service.name,
+        service.created,
+        objects,
+        frontends,
+        health,
+        service.drain_s,
+        notes,
+        frozenset(lacking),
+        remarks(service, slices, host, unmatched),
     )
 
 

@@ -52,6 +52,29 @@ def test_an_event_about_a_node_stands_in_the_namespace_default():
     assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1"}
 
 
+def test_every_node_gives_the_same_warning_the_same_name_and_each_other_one_another():
+    names = [event_body(TAKEN, f"ipvsproxy-{node}", NOON)["metadata"]["name"] for node in ("n1", "n2")]
+    assert names[0] == names[1]
+    assert (
+        event_body(msgspec.structs.replace(TAKEN, text="another"), "ipvsproxy-n1", NOON)["metadata"]["name"] != names[0]
+    )
+
+
+def test_a_moment_in_the_life_of_a_node_is_normal_and_no_two_have_one_name():
+    start = Notice("Node", "", "n1", "", "Starting", "StartKubeProxy", "", is_warning=False)
+    events = [event_body(start, "ipvsproxy-n1", NOON.replace(minute=minute)) for minute in (0, 1)]
+    assert [event["type"] for event in events] == ["Normal", "Normal"]
+    assert events[0]["metadata"]["name"] != events[1]["metadata"]["name"]
+
+
+def test_last_words_are_told_before_the_call_returns_whatever_waits():
+    sink = Sink()
+    recorder = EventRecorder(sink, "n1", FakeClock())
+    recorder.record(other(1))
+    recorder.record_now(TAKEN)
+    assert [event["regarding"]["name"] for _, event in sink.created] == ["web"]
+
+
 def test_a_note_is_as_long_as_the_api_server_takes():
     long = msgspec.structs.replace(TAKEN, text="x" * 5000)
     assert len(event_body(long, "ipvsproxy-n1", NOON)["note"]) == 1024

@@ -423,7 +423,7 @@ def test_two_ports_of_a_service_that_make_one_virtual_server_are_said_once_in_th
     node.sync(cluster(service))
     node.sync(cluster(msgspec.structs.replace(service, endpoints=(("10.244.1.6", True),))))
     (line,) = [event for event in events if event["event"] == "object_rejected"]
-    (notice,) = told
+    (notice,) = [each for each in told if each.reason == "FrontendTaken"]
     assert (line["object"], notice.name, notice.reason) == ("Service default/web", "web", "FrontendTaken")
     assert notice.text == f"{line['reason']}. {line['hint']}"
 
