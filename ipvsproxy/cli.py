@@ -54,10 +54,10 @@ def _start_log(config: ProxyConfig) -> None:
 
 
 def _prepare(config: ProxyConfig) -> int:
-    from ipvsproxy import daemon  # noqa: PLC0415
+    from ipvsproxy import preparation  # noqa: PLC0415
 
     _start_log(config)
-    return daemon.prepare(config)
+    return preparation.run(config)
 
 
 def _clean_up(config: ProxyConfig) -> int:

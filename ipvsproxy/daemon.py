@@ -39,12 +39,13 @@ from ipvsproxy.cluster.events import OTHER_NODE, ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_follower import ConfigFollower
-from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, KernelError, Unsupported, describe_errno
+from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, KernelError, Unsupported
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
-from ipvsproxy.kernel.api import Ipvs, Kernel, Rules
+from ipvsproxy.kernel.api import Kernel, Rules
 from ipvsproxy.kernel.conntrack import NetlinkConntrack
 from ipvsproxy.kernel.gateways import GatewayMonitor
+from ipvsproxy.kernel.host_files import RootFiles
 from ipvsproxy.kernel.inotify import FolderWatch
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.iptables_backend import choose_rules, remove_leftovers, report_leftovers
@@ -56,7 +57,7 @@ from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.notices import Notice
+from ipvsproxy.model.notices import Notice, node_notice
 from ipvsproxy.model.vitals import Heard, Moment
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
@@ -64,6 +65,7 @@ from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
 from ipvsproxy.page_servers import page_servers
+from ipvsproxy.preparation import put_host_in_order, set_oom_score
 from ipvsproxy.process import accept_reload_signal
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
@@ -117,7 +119,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
         reconciler.publish_health = health.publish
         reconciler.host_changed(monitor.host_addresses)
         gateways = GatewayMonitor(inbox.put)
-        _start(config, kernel, reconciler)
+        _start(config, kernel, reconciler, source, name)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
         workers = (
             *source.workers,
@@ -167,6 +169,7 @@ class _Source(NamedTuple):
 
     workers: tuple[_Worker, ...]
     tell: Callable[[Notice], None] = lambda _: None
+    tell_now: Callable[[Notice], None] = lambda _: None
     other_nodes: OtherNodesWatch | None = None
     watches: tuple[Watch, ...] = ()
 
@@ -211,17 +214,7 @@ def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
         *(_Worker(f"watch-{kind}", partial(watch.run, inbox.deliver), watch.stop, inbox) for kind, watch in followed),
         _Worker("events", recorder.run, recorder.stop, inbox),
     )
-    return _Source(workers, recorder.record, other_nodes, tuple(watches))
-
-
-def prepare(config: ProxyConfig) -> int:
-    """What needs privileges that the daemon can then do without; the exit code. Asks no API server.
-
-    Raises KernelError.
-    """
-    modules.load(("ip_vs",))
-    _set_timeouts(config, NetlinkIpvs())
-    return 0
+    return _Source(workers, recorder.record, recorder.record_now, other_nodes, tuple(watches))
 
 
 def cleanup(config: ProxyConfig) -> int:
@@ -272,12 +265,19 @@ def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
     return IpvsMode(options)
 
 
-def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler) -> None:
-    """Make sure of the scheduler and put the fixed layer in place. Raises KernelError."""
-    require_scheduler(kernel.ipvs, config.scheduler)
-    _set_timeouts(config, kernel.ipvs)
+def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler, source: _Source, name: str) -> None:
+    """Put the host in order, make sure of the scheduler and put the fixed layer in place. Raises KernelError."""
+    files = RootFiles()
+    set_oom_score(config, files)
+    try:
+        require_scheduler(kernel.ipvs, config.scheduler)
+    except Unsupported as error:
+        source.tell_now(node_notice(name, "UnknownScheduler", str(error)))
+        raise
+    put_host_in_order(config, kernel.ipvs, files)
     result = reconciler.start()
     log.info("fixed_layer_stands", operations=result.operations, refused=result.refused, waiting=result.waiting)
+    source.tell(node_notice(name, "Starting", is_warning=False))
 
 
 def _served_families(kernel: Kernel) -> frozenset[Family]:
@@ -293,14 +293,6 @@ def _served_families(kernel: Kernel) -> frozenset[Family]:
         if family not in families:
             log.warning("family_unavailable", family=family.label, effect="its Services are skipped on this node")
     return families
-
-
-def _set_timeouts(config: ProxyConfig, ipvs: Ipvs) -> None:
-    timeouts = (config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s)
-    if any(timeouts):
-        number = ipvs.set_timeouts(*timeouts)
-        if number:
-            log.error("timeouts_refused", errno=describe_errno(number))
 
 
 class QueueInbox:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from ipvsproxy.config.types import ConntrackConfig
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Protocol
@@ -37,6 +40,12 @@ def flow(client: str, destination: str, server: str, number: int = 0) -> UdpFlow
     """A UDP flow from its ends, as `address:port` without brackets."""
     ends = (end.rpartition(":") for end in (client, destination, server))
     return UdpFlow(*(packed(address, int(port)) for address, _, port in ends), number)
+
+
+def conntrack(**given: int) -> ConntrackConfig:
+    """Limits and time-outs of connection tracking; what is not given is left as it is."""
+    nothing = dict.fromkeys((field.name for field in dataclasses.fields(ConntrackConfig)), 0)
+    return ConntrackConfig(**(nothing | given))  # type: ignore[arg-type]
 
 
 def owner(name: str, objects: dict, created: str = "2026-01-01T00:00:00Z") -> OwnerPlan:

@@ -312,6 +312,8 @@ FLAGS: tuple[Flag, ...] = (
          "What our filter says of packets to Services: accept, or return: the rules of others judge them too."),
     Flag("--ipvs-drain-timeout", parse_text, "ipvsproxy.drainTimeout", Group.OWN, "DURATION",
          "How long TCP connections to a server that leaves may go on, at most; 0: they end at once."),
+    Flag("--ipvs-estimation", parse_text, "ipvsproxy.estimation", Group.OWN, "WHAT",
+         "Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
     Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
          "The watches ask for JSON."),

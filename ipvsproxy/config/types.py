@@ -60,6 +60,13 @@ class FilterVerdict(StrEnum):
     RETURN = "return"
 
 
+class Estimation(StrEnum):
+    """Whether the kernel goes on estimating rates for each virtual and real server (net.ipv4.vs.run_estimation)."""
+
+    KEEP = "keep"
+    OFF = "off"
+
+
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Duration: TypeAlias = str  # Go's text, "1m30s"; what is none is refused by validate.py, with its path
 
@@ -188,6 +195,7 @@ class OwnConfiguration(_Section, frozen=True):
     iptables_backend: str = IptablesBackend.AUTO.value
     filter_verdict: str = FilterVerdict.ACCEPT.value
     drain_timeout: Duration = "15m"
+    estimation: str = Estimation.KEEP.value
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -290,6 +298,7 @@ class ProxyConfig:
     iptables_backend: IptablesBackend
     filter_verdict: FilterVerdict
     drain_timeout_s: float  # 0: what has to leave leaves at once
+    estimation: Estimation
 
 
 class PlanFormat(StrEnum):

@@ -17,6 +17,7 @@ from ipvsproxy.config.field_errors import InvalidConfigError
 from ipvsproxy.config.types import (
     DetectLocalMode,
     Duration,
+    Estimation,
     FilterVerdict,
     IptablesBackend,
     KubeProxyConfiguration,
@@ -101,6 +102,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         manifests=written.ipvsproxy.manifests,
         iptables_backend=_iptables_backend(check, written),
         filter_verdict=_filter_verdict(check, written),
+        estimation=_estimation(check, written),
         drain_timeout_s=_drain_timeout_s(check, written),
     )
     if check.errors:
@@ -248,6 +250,16 @@ def _iptables_backend(check: Check, written: KubeProxyConfiguration) -> Iptables
     detail = f"must be {', '.join(IptablesBackend)}"
     check.refuse("ipvsproxy.iptablesBackend", f"{ROOT}.ipvsproxy.iptablesBackend", backend, detail)
     return IptablesBackend.AUTO
+
+
+def _estimation(check: Check, written: KubeProxyConfiguration) -> Estimation:
+    """Own: upstream leaves it to the kernel (K39)."""
+    estimation = written.ipvsproxy.estimation
+    if estimation in set(Estimation):
+        return Estimation(estimation)
+    detail = f"must be {' or '.join(Estimation)}"
+    check.refuse("ipvsproxy.estimation", f"{ROOT}.ipvsproxy.estimation", estimation, detail)
+    return Estimation.KEEP
 
 
 def _filter_verdict(check: Check, written: KubeProxyConfiguration) -> FilterVerdict:

@@ -28,6 +28,11 @@ class Notice(msgspec.Struct, frozen=True):
     is_warning: bool = True
 
 
+def node_notice(node: str, reason: str, text: str = "", *, is_warning: bool = True) -> Notice:
+    """On a Node, about the start of this proxy there. Source: kubernetes v1.37.2 cmd/kube-proxy/app/server.go."""
+    return Notice("Node", "", node, "", reason, "StartKubeProxy", text, is_warning)
+
+
 def service_notices(name: ServiceName, uid: str, notes: Iterable[Note]) -> Iterator[Notice]:
     """What the owner of a Service must know of these notes on it."""
     for note in notes:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ipvsproxy.config.types import ConntrackConfig
+
 MAX_SCALED = 1 << 20  # entries; on hosts with hundreds of cores the rest would be memory that nobody uses
 ENTRIES_PER_BUCKET = 4
 
@@ -22,18 +24,6 @@ HASHSIZE = "sys/module/nf_conntrack/parameters/hashsize"
 OOM_SCORE_ADJ = "proc/self/oom_score_adj"
 RUN_ESTIMATION = "proc/sys/net/ipv4/vs/run_estimation"
 KEEPALIVE_TIME = "proc/sys/net/ipv4/tcp_keepalive_time"
-
-
-class ConntrackOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The `conntrack` section as understood. Times in seconds; 0 leaves the kernel's value, everywhere."""
-
-    max_per_core: int = 0
-    min: int = 0
-    tcp_established_s: int = 0
-    tcp_close_wait_s: int = 0
-    tcp_be_liberal: bool = False
-    udp_s: int = 0
-    udp_stream_s: int = 0
 
 
 class HostSetting(msgspec.Struct, frozen=True):
@@ -55,19 +45,19 @@ def conntrack_max(max_per_core: int, minimum: int, cpus: int) -> int:
     return max(min(max_per_core * cpus, MAX_SCALED), minimum) if max_per_core else 0
 
 
-def conntrack_settings(options: ConntrackOptions, cpus: int) -> tuple[HostSetting, ...]:
-    """What `options` ask of the host, in the order in which it is to be written."""
+def conntrack_settings(config: ConntrackConfig, cpus: int) -> tuple[HostSetting, ...]:
+    """What `config` asks of the host, in the order in which it is to be written."""
     found: list[HostSetting] = []
-    entries = conntrack_max(options.max_per_core, options.min, cpus)
+    entries = conntrack_max(config.max_per_core, config.min, cpus)
     if entries:
         found.append(HostSetting(CONNTRACK_MAX, entries, at_least=True))
         found.append(HostSetting(HASHSIZE, entries // ENTRIES_PER_BUCKET, at_least=True))
     for name, value in (
-        ("tcp_timeout_established", options.tcp_established_s),
-        ("tcp_timeout_close_wait", options.tcp_close_wait_s),
-        ("tcp_be_liberal", int(options.tcp_be_liberal)),
-        ("udp_timeout", options.udp_s),
-        ("udp_timeout_stream", options.udp_stream_s),
+        ("tcp_timeout_established", config.tcp_established_timeout_s),
+        ("tcp_timeout_close_wait", config.tcp_close_wait_timeout_s),
+        ("tcp_be_liberal", int(config.tcp_be_liberal)),
+        ("udp_timeout", config.udp_timeout_s),
+        ("udp_timeout_stream", config.udp_stream_timeout_s),
     ):
         if value:
             found.append(HostSetting(f"{_NETFILTER}/nf_conntrack_{name}", value))

@@ -5,12 +5,12 @@ import pytest
 from ipvsproxy.plan.host_settings import (
     CONNTRACK_MAX,
     HASHSIZE,
-    ConntrackOptions,
     HostSetting,
     conntrack_max,
     conntrack_settings,
     parse_cpu_list,
 )
+from tests.builders import conntrack
 
 NETFILTER = "proc/sys/net/netfilter"
 
@@ -32,7 +32,7 @@ def test_k41_as_many_connections_are_trackable_as_cores_and_minimum_say(per_core
 
 
 def test_k41_the_table_grows_with_the_limit():
-    assert conntrack_settings(ConntrackOptions(max_per_core=32768, min=131072), 2) == (
+    assert conntrack_settings(conntrack(max_per_core=32768, min=131072), 2) == (
         HostSetting(CONNTRACK_MAX, 131072, at_least=True),
         HostSetting(HASHSIZE, 32768, at_least=True),
     )
@@ -44,21 +44,23 @@ def test_k41_a_higher_limit_stays():
 
 
 def test_nothing_is_asked_for_by_zeros():
-    assert conntrack_settings(ConntrackOptions(), 64) == ()
+    assert conntrack_settings(conntrack(), 64) == ()
 
 
 @pytest.mark.parametrize(
     "options,path,value",
     [
-        pytest.param({"tcp_established_s": 86400}, "nf_conntrack_tcp_timeout_established", 86400, id="established"),
-        pytest.param({"tcp_close_wait_s": 3600}, "nf_conntrack_tcp_timeout_close_wait", 3600, id="close wait"),
+        pytest.param(
+            {"tcp_established_timeout_s": 86400}, "nf_conntrack_tcp_timeout_established", 86400, id="established"
+        ),
+        pytest.param({"tcp_close_wait_timeout_s": 3600}, "nf_conntrack_tcp_timeout_close_wait", 3600, id="close wait"),
         pytest.param({"tcp_be_liberal": True}, "nf_conntrack_tcp_be_liberal", 1, id="liberal"),
-        pytest.param({"udp_s": 10}, "nf_conntrack_udp_timeout", 10, id="UDP"),
-        pytest.param({"udp_stream_s": 20}, "nf_conntrack_udp_timeout_stream", 20, id="UDP in both directions"),
+        pytest.param({"udp_timeout_s": 10}, "nf_conntrack_udp_timeout", 10, id="UDP"),
+        pytest.param({"udp_stream_timeout_s": 20}, "nf_conntrack_udp_timeout_stream", 20, id="UDP in both directions"),
     ],
 )
 def test_each_option_is_a_sysctl_of_its_own(options, path, value):
-    assert conntrack_settings(ConntrackOptions(**options), 2) == (HostSetting(f"{NETFILTER}/{path}", value),)
+    assert conntrack_settings(conntrack(**options), 2) == (HostSetting(f"{NETFILTER}/{path}", value),)
 
 
 def test_a_time_is_set_whether_the_present_one_is_longer_or_shorter():

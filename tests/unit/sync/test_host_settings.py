@@ -12,13 +12,13 @@ from ipvsproxy.plan.host_settings import (
     KEEPALIVE_TIME,
     OOM_SCORE_ADJ,
     RUN_ESTIMATION,
-    ConntrackOptions,
     HostSetting,
     conntrack_settings,
 )
 from ipvsproxy.sync.host_settings import put_in_force, put_timeouts_in_force
+from tests.builders import conntrack
 
-LIMITS = conntrack_settings(ConntrackOptions(max_per_core=32768, min=131072), 2)
+LIMITS = conntrack_settings(conntrack(max_per_core=32768, min=131072), 2)
 IDLE = "idle_connections_end_early"
 
 

@@ -1,0 +1,88 @@
+"""What a node needs whatever its Services are: modules, sysctls, limits, time-outs. None of it asks the API server.
+
+`--init-only` does this and nothing else, in a privileged container that ends, so that a node boots while the API is
+away. The daemon does it again at its start, finds it done, and so needs NET_ADMIN and NET_RAW alone.
+Source: kubernetes v1.37.2 cmd/kube-proxy/app/server.go (InitAndExit), which asks for the Node first.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import structlog
+
+from ipvsproxy import __version__
+from ipvsproxy.config.types import Estimation, ProxyConfig
+from ipvsproxy.errors import describe_errno
+from ipvsproxy.kernel import modules
+from ipvsproxy.kernel.api import HostFiles, Ipvs, Sysctls
+from ipvsproxy.kernel.host_files import RootFiles
+from ipvsproxy.kernel.ipvs import NetlinkIpvs
+from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
+from ipvsproxy.model.kernel_objects import Kind, Operation, Verb
+from ipvsproxy.model.real_servers import describe
+from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS, sysctl_objects
+from ipvsproxy.plan.host_settings import (
+    OOM_SCORE_ADJ,
+    RUN_ESTIMATION,
+    HostSetting,
+    conntrack_settings,
+)
+from ipvsproxy.sync.host_settings import put_in_force, put_timeouts_in_force
+from ipvsproxy.sync.outcomes import hint
+from ipvsproxy.sync.scheduler_probe import require_scheduler
+
+log = structlog.get_logger()
+
+
+def run(config: ProxyConfig) -> int:
+    """`--init-only`: everything here, and the exit code: 1 where traffic would not flow. Raises KernelError."""
+    log.info("preparing", version=__version__)
+    modules.load(("ip_vs",))
+    with closing(NetlinkIpvs()) as ipvs:
+        require_scheduler(ipvs, config.scheduler)
+        warnings = put_host_in_order(config, ipvs, RootFiles())
+    refused = write_sysctls(config, ProcSysctls(ALL_SYSCTLS), kernel_release())
+    log.info("prepared", refused=refused, warnings=warnings)
+    return int(refused > 0)
+
+
+def put_host_in_order(config: ProxyConfig, ipvs: Ipvs, files: HostFiles) -> int:
+    """Connection tracking, estimation and time-outs as configured; how many of them were refused, each said once.
+
+    Raises KernelError where IPVS does not answer.
+    """
+    settings = [*conntrack_settings(config.conntrack, files.online_cpus())]
+    if config.estimation is Estimation.OFF:
+        settings.append(HostSetting(RUN_ESTIMATION, 0))
+    refused = put_in_force(files, settings)
+    timeouts = (config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s)
+    return refused + put_timeouts_in_force(ipvs, files, *timeouts)
+
+
+def set_oom_score(config: ProxyConfig, files: HostFiles) -> None:
+    """How willingly the kernel ends this process; a refusal is only said."""
+    put_in_force(files, (HostSetting(OOM_SCORE_ADJ, config.oom_score_adj),))
+
+
+def write_sysctls(config: ProxyConfig, sysctls: Sysctls, release: tuple[int, int]) -> int:
+    """The sysctls without which traffic does not flow, where they are not set yet; how many were refused.
+
+    The daemon has them among its desired objects, so it audits them. Raises KernelError where they cannot be read.
+    """
+    wanted = sysctl_objects(strict_arp=config.strict_arp, kernel_release=release)
+    found = sysctls.read()[Kind.SYSCTL]
+    operations = [
+        Operation(Verb.EDIT, kind, key, value) for (kind, key), value in wanted.items() if found.get(key) != value
+    ]
+    refused = 0
+    for operation, number in zip(operations, sysctls.apply(operations), strict=True):
+        if number:
+            refused += 1
+            log.error(
+                "operation_refused",
+                operation=describe(operation),
+                errno=describe_errno(number),
+                hint=hint(operation, number),
+            )
+    return refused
