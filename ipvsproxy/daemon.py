@@ -37,6 +37,7 @@ from ipvsproxy.clock import SystemClock
 from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import OTHER_NODE, ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.config.families import check_families
 from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_follower import ConfigFollower
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, KernelError, Unsupported
@@ -107,6 +108,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
             name,
             families,
             needs_node=mode.depends_on_node,
+            node_ip=config.bind_address if any(config.bind_address) else None,
             external_ips=config.allows_external_ips,
             claims=claims,
         )
@@ -255,6 +257,8 @@ def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
     options = ipvs_options(config, families, kernel_release())
     if options.node_ports.has_loopback:
         log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source")
+    for note in check_families(config, families):
+        log.warning("configuration_has_a_gap", field=note.subject, reason=note.reason, hint=note.hint)
     for family in sorted(options.families_that_cannot_tell_pods()):
         log.warning(
             "pods_count_as_outside",

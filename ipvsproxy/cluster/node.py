@@ -23,7 +23,8 @@ class NodeView(msgspec.Struct, frozen=True):
     """The node as the planner sees it. `addresses`: InternalIP, then ExternalIP, each in the status' order.
 
     `zone` is the value of its label topology.kubernetes.io/zone, empty where it has none. `is_leaving`: it is being
-    deleted, or the autoscaler is about to: load balancers shall not send to it any more.
+    deleted, or the autoscaler is about to: load balancers shall not send to it any more. `given_ip`: what
+    --bind-address says, which holds against the Node's own of that family.
     """
 
     name: str
@@ -31,11 +32,13 @@ class NodeView(msgspec.Struct, frozen=True):
     pod_cidrs: tuple[Cidr, ...] = ()
     zone: str = ""
     is_leaving: bool = False
+    given_ip: PackedAddr | None = None
 
     @property
     def primary_ips(self) -> tuple[PackedAddr, ...]:
-        """The node IPs: the first address of each family that it has."""
-        first = {family_of(addr): addr for addr in reversed(self.addresses)}
+        """The node IPs: of each family the given one, or the first address."""
+        given = () if self.given_ip is None else (self.given_ip,)
+        first = {family_of(addr): addr for addr in reversed((*given, *self.addresses))}
         return tuple(first[family] for family in Family if family in first)
 
 

@@ -82,12 +82,14 @@ class Tracker:
         *,
         needs_node: bool = False,
         external_ips: bool = True,
+        node_ip: PackedAddr | None = None,
         claims: Claims | None = None,
     ) -> None:
         self.claims = Claims() if claims is None else claims
         self._families = frozenset(families)
         self._external_ips = external_ips
-        self._given_node = NodeView(node_name, node_addresses)
+        self._given_node = NodeView(node_name, node_addresses, given_ip=node_ip)
+        self._node_is_there = False
         self._node = self._taken_node = self._given_node
         self._services: dict[ServiceName, ServiceView] = {}
         self._slices: dict[ServiceName, dict[str, CompactSlice]] = {}
@@ -112,8 +114,8 @@ class Tracker:
 
     @property
     def knows_node(self) -> bool:
-        """Whether our Node object was told; addresses may be given without it."""
-        return self._node is not self._given_node
+        """Whether our Node object is there; addresses may be given without it, or remembered from before it went."""
+        return self._node_is_there
 
     @property
     def node_is_eligible(self) -> bool:
@@ -213,8 +215,7 @@ class Tracker:
             case "EndpointSlice":
                 self._set_slice(ref, None)
             case "Node" if ref.name == self._given_node.name:
-                self._node = self._given_node
-                self.claims.put_our_node(self._node)
+                self._lose_node()
             case _:
                 self.claims.put_node(ref.name, ())
 
@@ -253,9 +254,20 @@ class Tracker:
             return
         view, notes = read_node(node)
         self._say(ref, notes)
-        given = self._given_node.addresses
-        self._node = msgspec.structs.replace(view, addresses=given) if given else view
+        given = self._given_node
+        self._node = msgspec.structs.replace(view, addresses=given.addresses or view.addresses, given_ip=given.given_ip)
+        self._node_is_there = True
         self.claims.put_our_node(self._node)
+
+    def _lose_node(self) -> None:
+        """Our Node is gone: what it said last holds, for the machine and its pods are as they were.
+
+        differs: upstream ends the program, and its next run does not begin before the Node is back.
+        """
+        if self._node_is_there:
+            self._node_is_there = False
+            hint = "Restart the kubelet if it does not come back by itself"
+            self._new_notes.append(Note(f"Node {self._node.name}", "is gone; what it said last holds", hint))
 
     def _go_on_without_nodes(self, reason: str) -> None:
         """Serving external IPs unprotected, as kube-proxy does, harms fewer than not serving them at all."""

@@ -23,6 +23,9 @@ class Mode(Protocol):
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
     guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
 
+    def knows_enough(self, node: NodeView) -> bool:
+        """Whether our Node says all that plans depend on."""
+
     def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
         """What stands whatever the Services are."""
 

@@ -16,12 +16,12 @@ import structlog
 
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.health_check import HealthSnapshot
-from ipvsproxy.cluster.node import HostView
+from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
-from ipvsproxy.model.addr import Cidr, PackedAddr, format_host_prefix
+from ipvsproxy.model.addr import Cidr, PackedAddr, format_addr, format_host_prefix
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.flows import TableUsage
@@ -35,6 +35,7 @@ from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
+from ipvsproxy.sync.node_wait import NodeWait
 from ipvsproxy.sync.retries import Retries
 from ipvsproxy.sync.verdict import failed_families
 
@@ -90,6 +91,7 @@ class Reconciler:
         self.tally = self._applier.tally
         self.tell: Callable[[Notice], None] = lambda _: None
         self.other_nodes: OtherNodes | None = None
+        self._node_wait = NodeWait(mode, clock)
         self._conntrack = kernel.conntrack
         self._usage: TableUsage | None = None
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock, self.tally)
@@ -189,11 +191,13 @@ class Reconciler:
         self._applier.carried_out = 0
         touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._lost]
         self._lost = []
-        changes = self._take() if self._tracker.ready else Changes()
+        may_plan = self._tracker.ready and self._node_wait.is_over(self._tracker.node)
+        changes = self._take() if may_plan else Changes()
         _log(changes.notes)
         for notice in changes.notices:
             self.tell(notice)
         if changes.node_changed:
+            _log_node(self._tracker.node)
             self.host_changed(self._host.addresses)
         if changes.node_changed or (self._host_changed and self._synced_once):
             touched += self._plan_fixed()
@@ -201,7 +205,7 @@ class Reconciler:
             touched += self._plan(tuple(self._depend_on_host))
             self._host_changed = False
         touched += self._lingering.let_go()
-        if self._tracker.ready and not self._synced_once:
+        if may_plan and not self._synced_once:
             touched += self._first_plan(changes.services)
         else:
             touched += self._plan(changes.services)
@@ -265,7 +269,8 @@ class Reconciler:
 
     def _result(self, services: int) -> SyncResult:
         applier = self._applier
-        times = (applier.refused.next_due, self._mirror.next_due, self._stale_flows.next_due, self._lingering.next_due)
+        waiting = (self._mirror, self._stale_flows, self._lingering, self._node_wait)
+        times = (applier.refused.next_due, *(each.next_due for each in waiting))
         retry_at = min((at for at in times if at is not None), default=None)
         return SyncResult(
             services,
@@ -356,6 +361,17 @@ class Reconciler:
 
 def _count(refs: Retries[ObjectId] | dict[ObjectId, None]) -> Mapping[Kind, int]:
     return Counter(kind for kind, _ in refs) if refs else {}
+
+
+def _log_node(node: NodeView) -> None:
+    """What plans depend on from now on; upstream would start anew for it."""
+    log.info(
+        "node_changed",
+        node=node.name,
+        node_ips=[format_addr(address) for address in node.primary_ips],
+        pod_networks=[str(cidr) for cidr in node.pod_cidrs],
+        zone=node.zone,
+    )
 
 
 def _log(notes: Iterable[Note]) -> None:

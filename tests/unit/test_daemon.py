@@ -12,6 +12,7 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.sync.runner import Periods
 
 LOOPBACK = "loopback_serves_no_node_ports"
+GAP = "configuration_has_a_gap"
 OUTSIDE = "pods_count_as_outside"
 CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
 
@@ -22,7 +23,7 @@ CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
         pytest.param([CIDR, "--nodeport-addresses=localhost"], [LOOPBACK], id="localhost"),
         pytest.param([CIDR, "--nodeport-addresses=127.0.0.0/8,::1/128,192.0.2.0/24"], [LOOPBACK], id="networks of it"),
         pytest.param([CIDR, "--nodeport-addresses=all"], [], id="all, which does not mean loopback"),
-        pytest.param([CIDR, "--nodeport-addresses=192.0.2.0/24"], [], id="a network"),
+        pytest.param([CIDR, "--nodeport-addresses=192.0.2.0/24"], [GAP], id="a network of one family"),
         pytest.param(["--cluster-cidr=10.244.0.0/16"], [OUTSIDE], id="no pod network of one family"),
         pytest.param(["--detect-local-mode=NodeCIDR"], [], id="NodeCIDR"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from ipvsproxy.cluster.events import ApiObject, Changed, Listed, ObjectRef, Rejected, Removed
 from ipvsproxy.cluster.tracker import Changes, Counts, Tracker
-from ipvsproxy.model.addr import format_addr
+from ipvsproxy.model.addr import format_addr, parse_addr
 from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.names import LABEL_SERVICE_NAME, ServiceName
@@ -194,9 +194,44 @@ def test_our_node_is_kept_and_others_are_not(tracker):
     tracker.note(changed(node("n1", "10.0.0.1", pod_cidrs=["10.244.1.0/24"])))
     assert tracker.take() == Changes(node_changed=True)
     assert [format_addr(addr) for addr in tracker.node.addresses] == ["10.0.0.1"]
-    tracker.note(removed(node("n1")))
-    assert tracker.take() == Changes(node_changed=True)
-    assert tracker.node.addresses == ()
+    assert tracker.knows_node
+
+
+def test_what_our_node_said_last_holds_when_it_is_gone_and_that_is_said_once(tracker):
+    tracker.note(changed(node("n1", "10.0.0.1", pod_cidrs=["10.244.1.0/24"])))
+    tracker.take()
+    said = tracker.node
+    tell(tracker, removed(node("n1")), removed(node("n1")))
+    changes = tracker.take()
+    assert (changes.services, changes.node_changed) == ((), False)
+    assert [(note.subject, note.reason) for note in changes.notes] == [("Node n1", "is gone; what it said last holds")]
+    assert tracker.node == said
+    assert not tracker.knows_node
+
+
+def test_a_node_that_comes_back_with_another_pod_network_has_changed(tracker):
+    tracker.note(changed(node("n1", "10.0.0.1", pod_cidrs=["10.244.1.0/24"])))
+    tracker.take()
+    tell(tracker, removed(node("n1")), changed(node("n1", "10.0.0.1", pod_cidrs=["10.244.7.0/24"])))
+    assert tracker.take().node_changed
+    assert [str(cidr) for cidr in tracker.node.pod_cidrs] == ["10.244.7.0/24"]
+    assert tracker.knows_node
+
+
+@pytest.mark.parametrize(
+    "given,told,node_ips",
+    [  # the reference's table, less the loopback that stands in for what nobody said
+        pytest.param("10.0.0.1", (), ["10.0.0.1"], id="an address alone"),
+        pytest.param(None, ("fd00:1234::1",), ["fd00:1234::1"], id="the Node alone"),
+        pytest.param("80.80.80.80", ("2001:db8::2", "90.90.90.90"), ["80.80.80.80", "2001:db8::2"], id="its family's"),
+        pytest.param("::1", ("90.90.90.90", "2001:db8::2"), ["90.90.90.90", "::1"], id="the other family's"),
+    ],
+)
+def test_the_bind_address_holds_against_the_nodes_own_of_its_family(given, told, node_ips):
+    tracker = Tracker("n1", frozenset(Family), node_ip=parse_addr(given) if given else None)
+    if told:
+        tracker.note(changed(node("n1", *told)))
+    assert [format_addr(address) for address in tracker.node.primary_ips] == node_ips
 
 
 def test_given_node_addresses_hold_against_the_node_object():

@@ -9,7 +9,6 @@ import math
 
 import pytest
 
-from ipvsproxy.cluster.events import Listed
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.addr import Cidr, parse_cidr
 from ipvsproxy.model.enums import Family
@@ -195,17 +194,6 @@ def test_a_crash_anywhere_in_the_removal_of_an_unbound_frontend_leaves_a_trace_o
     node.fake.after_message = lambda: None
     Node(node.fake, host=("192.0.2.11",)).sync(cluster())
     assert node.fake.state[Kind.VIRTUAL_SERVER] == {}
-
-
-def test_a_mode_that_needs_the_node_waits_for_it_and_touches_no_rule_before():
-    fake = FakeKernel()
-    node = Node(fake, needs_node=True)
-    node.tell(cluster(WEB))
-    node.reconciler.sync()
-    assert fake.messages == 0
-    node.tracker.note(Listed("Node"))
-    node.reconciler.sync()
-    assert KEY in fake.state[Kind.VIRTUAL_SERVER]
 
 
 def test_waiting_for_ever_is_no_time():

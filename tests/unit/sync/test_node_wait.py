@@ -1,0 +1,133 @@
+"""Our Node object where plans depend on it: waited for, followed, and gone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Removed
+from ipvsproxy.model import api_objects as api
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, RuleTable
+from ipvsproxy.sync.node_wait import WAIT_S
+from tests.builders import vs_key
+from tests.clusters import NODE, Node, Svc, cluster
+
+WEB = cluster(Svc("web"))
+KEY = vs_key("10.96.0.20", 80)
+REF = ObjectRef("Node", "", NODE)
+NAT = RuleTable("nat", Family.IPV4)
+
+
+def told(node: Node, *networks: str) -> None:
+    """Our Node is there, with these pod networks."""
+    spec = {"podCIDRs": list(networks)}
+    status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.11"}]}
+    found = msgspec.convert({"metadata": {"name": NODE}, "spec": spec, "status": status}, api.Node)
+    node.tracker.note(Changed(REF, found))
+
+
+def waiting() -> Node:
+    """A node in mode NodeCIDR that knows all but its Node object."""
+    node = Node(needs_node=True)
+    node.tell(WEB)
+    node.tracker.note(Listed("Node"))
+    return node
+
+
+def serves(node: Node) -> bool:
+    return KEY in node.fake.state[Kind.VIRTUAL_SERVER]
+
+
+def rules(node: Node) -> str:
+    return str(node.fake.state[Kind.RULES][NAT])
+
+
+def events_named(events: list, name: str) -> list:
+    return [event for event in events if event["event"] == name]
+
+
+def test_a_mode_that_needs_the_node_waits_for_it_to_be_listed_and_touches_no_rule_before():
+    node = Node(needs_node=True)
+    node.tell(WEB)
+    node.reconciler.sync()
+    assert node.fake.messages == 0
+    told(node, "10.244.1.0/24")
+    node.tracker.note(Listed("Node"))
+    node.reconciler.sync()
+    assert serves(node)
+
+
+@pytest.mark.parametrize(
+    "comes",
+    [
+        pytest.param((), id="a Node without networks"),
+        pytest.param(None, id="no Node of our name"),
+    ],
+)
+def test_a_node_that_does_not_say_enough_is_waited_for_and_planned_for_as_soon_as_it_does(comes, events):
+    node = waiting()
+    if comes is not None:
+        told(node, *comes)
+    result = node.reconciler.sync()
+    assert (node.fake.messages, result.retry_at) == (0, WAIT_S)
+    assert len(events_named(events, "waiting_for_node")) == 1
+    node.clock.now = WAIT_S - 1
+    told(node, "10.244.1.0/24")
+    assert node.reconciler.sync().retry_at is None
+    assert serves(node)
+    assert "10.244.1.0/24" in rules(node)
+
+
+def test_k55_the_wait_for_a_node_is_bounded_and_its_end_is_said(events):
+    node = waiting()
+    node.reconciler.sync()
+    node.clock.now = WAIT_S
+    node.reconciler.sync()
+    assert serves(node)
+    assert [line["log_level"] for line in events_named(events, "node_not_known")] == ["warning"]
+
+
+def test_pod_networks_that_come_after_the_wait_are_in_force_in_one_sync():
+    node = waiting()
+    node.pass_time(WAIT_S)
+    assert "10.244.1.0/24" not in rules(node)
+    told(node, "10.244.1.0/24")
+    node.reconciler.sync()
+    assert "10.244.1.0/24" in rules(node)
+
+
+def test_a_change_of_the_pod_network_rewrites_the_rules_and_touches_no_virtual_server(events):
+    node = waiting()
+    told(node, "10.244.1.0/24")
+    node.reconciler.sync()
+    before = dict(node.fake.state[Kind.VIRTUAL_SERVER])
+    events.clear()
+    told(node, "10.244.7.0/24")
+    node.reconciler.sync()
+    assert "10.244.7.0/24" in rules(node)
+    assert "10.244.1.0/24" not in rules(node)
+    assert node.fake.state[Kind.VIRTUAL_SERVER] == before
+    touched = {line["operation"].split()[1] for line in events_named(events, "operation_applied")}
+    assert touched == {"rules"}
+    assert [line["pod_networks"] for line in events_named(events, "node_changed")] == [["10.244.7.0/24"]]
+
+
+def test_a_node_that_is_deleted_changes_nothing_and_its_next_word_counts():
+    node = waiting()
+    told(node, "10.244.1.0/24")
+    node.reconciler.sync()
+    sent = node.fake.messages
+    node.tracker.note(Removed(REF))
+    node.reconciler.sync()
+    assert node.fake.messages == sent
+    told(node, "10.244.7.0/24")
+    node.reconciler.sync()
+    assert "10.244.7.0/24" in rules(node)
+
+
+def test_a_mode_that_does_not_need_the_node_never_waits(events):
+    node = Node()
+    node.sync(WEB)
+    assert serves(node)
+    assert events_named(events, "waiting_for_node") == []
