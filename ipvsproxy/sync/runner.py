@@ -79,6 +79,8 @@ class Runner:
         self._families = dict.fromkeys(sorted(tracker.families), FamilyVitals())
         self._audit_at = clock.monotonic() + periods.audit_s
         self._audits = 0
+        self._refused = 0
+        self._is_first = True
         self._news = News(time.time())
         self.audited = Audits()
         self.figures = Figures()
@@ -175,7 +177,9 @@ class Runner:
         ended = self._clock.monotonic()
         is_full = self._is_full
         self._is_full = result.is_full
-        is_news = self._pending or result.operations > 0 or result.refused > 0
+        fails_anew = self._fails_anew(result)
+        is_news = self._is_first or fails_anew or result.services > 0 or result.operations > 0
+        self._is_first = False
         self._pending = False
         self._end(result, ended)
         latencies, programming = self._news.take_latencies(ended), self._news.take_programming(time.time())
@@ -190,7 +194,7 @@ class Runner:
         )
         self._not_before = ended + self._periods.min_sync_s
         self._retry_at = result.retry_at
-        # A look at what drains comes every few seconds and mostly finds it as it was.
+        # What fails is tried and what drains is looked at again and again, and mostly found as it was.
         _report("sync_finished", result, (ended - started) * 1000, log.info if is_news else log.debug)
 
     def _audit(self) -> None:
@@ -205,8 +209,14 @@ class Runner:
         self._publish(Pass(tuple(self._families), ended - started, is_audit=True))
         self._audit_at = ended + self._periods.audit_s
         self._retry_at = result.retry_at
-        if result.operations or result.refused:
+        reminds = in_full and result.refused > 0
+        if self._fails_anew(result) or reminds or result.operations:
             _report("audit_finished", result, (ended - started) * 1000, log.info)
+
+    def _fails_anew(self, result: SyncResult) -> bool:
+        """Whether another number of objects is refused than last time: each has said why, once (applier.py)."""
+        before, self._refused = self._refused, result.refused
+        return result.refused != before
 
 
 def _failed(vitals: FamilyVitals) -> FamilyVitals:

@@ -227,6 +227,63 @@ def test_a_look_at_what_drains_is_a_line_only_if_it_found_something_to_do(events
     assert told == [("info", 1), ("debug", 1), ("info", 0)]
 
 
+class Failing(RecordedReconciler):
+    """Does what it can at first, and is refused some objects by the kernel again and again."""
+
+    def __init__(self, clock: FakeClock, refused: tuple[int, ...]) -> None:
+        super().__init__(clock)
+        self.refused = list(refused)
+        self.audits = 0
+
+    def sync(self) -> SyncResult:
+        self.synced_at.append(self.clock.now)
+        refused = self.refused.pop(0)
+        is_first = len(self.synced_at) == 1
+        retry_at = self.clock.now + 1 if self.refused else None
+        return SyncResult(int(is_first), int(is_first), refused, 0, retry_at)
+
+    def audit(self, *, in_full: bool) -> SyncResult:
+        self.audits += in_full
+        return SyncResult(0, 0, self.refused[0] if self.refused else 1, 0, None)
+
+
+def levels(events, name: str) -> list[tuple[str, int]]:
+    return [(event["log_level"], event["refused"]) for event in events if event["event"] == name]
+
+
+def failing(*refused: int, audit_s: float = math.inf, until: float = 100.0) -> Failing:
+    clock = FakeClock()
+    reconciler = Failing(clock, refused)
+    inbox = ScriptedInbox(clock, (1, EVENT), (until, Signal.STOP))
+    Runner(inbox, Tracker(NODE, frozenset(Family)), reconciler, clock, Periods(0.0, audit_s)).run()  # type: ignore[arg-type]
+    return reconciler
+
+
+def test_an_object_that_fails_again_and_again_is_told_once_and_again_when_the_number_changes(events):
+    failing(1, 1, 1, 2, 1, 0)
+    assert levels(events, "sync_finished") == [
+        ("info", 1), ("debug", 1), ("debug", 1), ("info", 2), ("info", 1), ("info", 0),
+    ]  # fmt: skip
+
+
+def test_what_goes_on_failing_is_counted_at_each_full_audit_and_no_other(events):
+    reconciler = failing(1, audit_s=10, until=205)
+    assert reconciler.audits == 2
+    assert levels(events, "audit_finished") == [("info", 1)] * 2
+
+
+def test_a_sync_that_had_nothing_to_do_is_no_line_for_the_operator_but_the_first(events):
+    clock = FakeClock()
+
+    class Idle(RecordedReconciler):
+        def sync(self) -> SyncResult:
+            return SyncResult(0, 0, 0, 0, None)
+
+    inbox = ScriptedInbox(clock, (1, EVENT), (2, EVENT), (5, Signal.STOP))
+    Runner(inbox, Tracker(NODE, frozenset(Family)), Idle(clock), clock, Periods()).run()  # type: ignore[arg-type]
+    assert levels(events, "sync_finished") == [("info", 0), ("debug", 0)]
+
+
 def test_what_a_sync_raises_ends_the_loop():
     clock = FakeClock()
 
