@@ -24,7 +24,7 @@ def lock_held() -> Iterator[int]:
         yield lock.fileno()
 
 
-def test_a_running_proxy_does_not_care(node: ProxyNode):
+def test_k44_a_running_proxy_does_not_care(node: ProxyNode):
     node.sync(WEB)
     with lock_held():
         node.sync(MORE, Svc("new", ("10.96.0.33",), endpoints=(("10.244.1.5", True),)))
@@ -32,7 +32,7 @@ def test_a_running_proxy_does_not_care(node: ProxyNode):
         assert "10.96.0.33/32" in bound(node.host)
 
 
-def test_at_start_no_address_is_bound_before_the_rules_stand(empty_host, tmp_path):
+def test_k44_at_start_no_address_is_bound_before_the_rules_stand(empty_host, tmp_path):
     with lock_held() as lock, contextlib.ExitStack() as stack:
         proxy = stack.enter_context(proxy_on(empty_host, tmp_path, WEB, before=partial(os.close, lock)))
         line = proxy.wait_for("sync_finished", lambda line: line["services"] > 0)
