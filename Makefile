@@ -41,9 +41,10 @@ test-long: lint ## all of test, every cell of docs/snat.md, and the figures of d
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
 	@$(PY) tests/lab/bench.py
 
-golden-update: setup ## rewrite the golden files from what the planner says now, tables of docs, the schema; review the diff
+golden-update: setup ## rewrite golden files, tables of docs, schema, completions, manual from what the code says; review the diff
 	@$(PY) -m pytest tests/golden --golden-update
 	@$(PY) tests/tables/pages.py
+	@$(PY) tests/tables/shell_files.py
 	@$(PY) -m ipvsproxy.config.schema
 
 format: setup ## format the code and fix what ruff can fix
