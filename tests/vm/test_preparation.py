@@ -1,0 +1,112 @@
+"""What is put in order before, and apart from, Services: --init-only, and time-outs that can be seen at work."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ipvsproxy.config.command_line import ExitCode
+from tests.clusters import Svc
+from tests.lab.hosts import Cluster, Namespace
+from tests.vm.nodes import (
+    FLAGS,
+    ProxyNode,
+    bound,
+    program,
+    proxy_node,
+    proxy_on,
+    rules,
+    sets,
+    small_cluster,
+    virtual_servers,
+    without_chains,
+)
+from tests.vm.places import A1, A2, ready
+
+CONNTRACK = "net/netfilter/nf_conntrack_"
+DNS = Svc("dns", ("10.96.0.10", "2001:db8:96::10"), ((53, "UDP"),), ready(A1, A2))
+UDP_TIMEOUT_S = 5
+
+
+def timeouts(host: Namespace) -> list[int]:
+    """TCP, TCP after a FIN, UDP, as ipvsadm shows them."""
+    return [int(number) for number in re.findall(r"[0-9]+", host.run("ipvsadm", "-L", "--timeout"))]
+
+
+def test_init_only_prepares_the_node_without_an_api_server_and_programs_nothing(empty_host):
+    asked = ("--ipvs-tcp-timeout=2h5m", "--conntrack-udp-timeout=7s", "--conntrack-udp-timeout-stream=9s")
+    code, _ = program(empty_host, "--init-only", *FLAGS, *asked)
+    assert code == ExitCode.OK
+    assert empty_host.sysctl("net/ipv4/vs/conntrack") == empty_host.sysctl("net/ipv4/vs/expire_nodest_conn") == "1"
+    assert (empty_host.sysctl(f"{CONNTRACK}udp_timeout"), empty_host.sysctl(f"{CONNTRACK}udp_timeout_stream")) == (
+        "7", "9",
+    )  # fmt: skip
+    assert empty_host.sysctl(f"{CONNTRACK}tcp_timeout_established") == "86400"
+    assert timeouts(empty_host)[0] == 7500
+    assert (bound(empty_host), sets(empty_host), virtual_servers(empty_host)) == (set(), [], [])
+    assert all(without_chains(rules(empty_host, version)) for version in (4, 6))
+
+
+def test_a_start_behind_init_only_writes_no_sysctl(empty_host, tmp_path):
+    program(empty_host, "--init-only", *FLAGS)
+    with proxy_on(empty_host, tmp_path, DNS, flags=(*FLAGS, "-v=2")) as proxy:
+        proxy.wait_for_services()
+        applied = [line["operation"] for line in proxy.lines() if line["event"] == "operation_applied"]
+        assert proxy.stop() == ExitCode.OK
+    assert applied
+    assert not [operation for operation in applied if " sysctl " in operation]
+
+
+def test_k45_init_only_answers_unsupported_for_a_scheduler_that_the_kernel_lacks(empty_host):
+    code, _ = program(empty_host, "--init-only", *FLAGS, "--ipvs-scheduler=nosuch")
+    assert code == ExitCode.UNSUPPORTED
+
+
+def test_k39_estimation_is_off_where_it_is_asked_for_and_else_as_it_was(empty_host):
+    for flags, value in (((), "1"), (("--ipvs-estimation=off",), "0"), ((), "0")):
+        assert program(empty_host, "--init-only", *FLAGS, *flags)[0] == ExitCode.OK
+        assert empty_host.sysctl("net/ipv4/vs/run_estimation") == value
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Cluster]:
+    """A cluster of its own: in the shared one a proxy runs already."""
+    with small_cluster() as hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def node(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyNode]:
+    """Its node, where UDP clients are forgotten soon."""
+    flags = (f"--ipvs-udp-timeout={UDP_TIMEOUT_S}s", "--ipvs-drain-timeout=0")
+    with proxy_node(hosts, tmp_path_factory.mktemp("proxy"), *flags) as node:
+        node.sync(DNS)
+        yield node
+
+
+def remembered(node: ProxyNode, client_port: int) -> list[int]:
+    """For how many seconds more IPVS remembers the UDP client at this port."""
+    lines = node.host.run("ipvsadm", "-L", "-n", "-c").splitlines()
+    found = [re.search(rf"UDP +([0-9]+):([0-9]+) .*:{client_port} ", line) for line in lines]
+    return [60 * int(match[1]) + int(match[2]) for match in found if match]
+
+
+def test_k07_a_quiet_udp_client_is_forgotten_after_the_time_out_and_given_the_other_server(node: ProxyNode):
+    """With rr two servers take turns, so that only a client that was forgotten comes to the other one."""
+    with node.hosts["a3"].socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(30)
+        client.bind(("", 0))
+        port = client.getsockname()[1]
+
+        def asked() -> str:
+            client.sendto(b"?", ("10.96.0.10", 53))
+            return client.recvfrom(512)[0].split()[0].decode()
+
+        first = asked()
+        assert [0 <= left <= UDP_TIMEOUT_S for left in remembered(node, port)] == [True]
+        assert asked() == first
+        node.proxy.wait_until(lambda: remembered(node, port) == [])
+        assert {first, asked()} == {"a1", "a2"}
