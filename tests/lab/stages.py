@@ -54,7 +54,7 @@ STAGES = {
     ),
     "vm-long": Stage(folders=("tests/vm",), options=("-m", "long", *REAL), machine_with=machine.IPVS),
     # Starts a machine of its own, whose clock counts instructions.
-    "figures": Stage(folders=("tests/perf",), options=("-m", "long", "--timeout=1800")),
+    "figures": Stage(folders=("tests/perf",), options=("-m", "long", "--timeout=2400")),
 }
 
 

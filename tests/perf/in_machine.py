@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.perf import tool_figures, workload
 
 LIMIT_S = 300
+IDLE_LIMIT_S = 900  # a start, and two minutes in which nothing happens
 RESULT = "measured.json"
 LIBRARIES = ("gnlpy", "kubernetes", "msgspec", "pyroute2", "python-iptables", "structlog")
 IPVS_MODULES = ("ip_vs_rr", "ip_vs")
@@ -45,6 +46,13 @@ def main(argv: list[str]) -> None:
             _python("-m", "tests.perf.sync_figures", str(services), str(folder / str(services)), str(result))
             figures |= json.loads(result.read_text())
             _unload()
+        _tell("the daemon while nothing changes")
+        _python(
+            "-m", "tests.perf.idle_figures", str(folder / str(workload.SERVICES)), str(result), limit_s=IDLE_LIMIT_S
+        )
+        figures |= json.loads(result.read_text())
+        _python("-m", "ipvsproxy", "--cleanup", f"--hostname-override={workload.NODE_NAME}")
+        _unload()
         _tell("the other Nodes")
         _python("-m", "tests.perf.node_figures", str(result))
         figures |= json.loads(result.read_text())
@@ -74,9 +82,9 @@ def _start(folder: Path, result: Path) -> Figures:
     return figures
 
 
-def _python(*arguments: str) -> str:
+def _python(*arguments: str, limit_s: float = LIMIT_S) -> str:
     """What a program of ours prints; its log is shown only where it fails."""
-    done = subprocess.run([sys.executable, *arguments], timeout=LIMIT_S, check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *arguments], timeout=limit_s, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(done.stderr)
     done.check_returncode()

@@ -66,6 +66,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     yield from _nodes(figures)
     yield from _stale_flows(figures)
     yield from _process(figures)
+    yield from _idle(figures)
 
 
 def _cold(figures: Figures, total: Figures) -> Iterator[str]:
@@ -154,6 +155,16 @@ def _process(figures: Figures) -> Iterator[str]:
         yield f"| {title}, MiB | {figures[f'{name}_bytes'] / _MIB:.1f} |"
 
 
+def _idle(figures: Figures) -> Iterator[str]:
+    spent = figures.get("idle.1000.second_insn")
+    if spent is None:
+        return  # figures of before it was counted
+    yield from ("", "### While nothing changes, audits apart", "")
+    yield from ("| | |", "|---|---|")
+    yield f"| One second, 1,000 Services, thousands of instructions | {spent / 1000:,.1f} |"
+    yield f"| Times that any thread was woken in two minutes | {figures['idle.1000.wakeups_in_120_s']:,} |"
+
+
 def _millions(instructions: int) -> str:
     return f"{instructions / _MEGA:,.0f}"
 
@@ -172,11 +183,11 @@ def changes(measured: Measured, before: Measured) -> list[str]:
 
 
 def guarded(figures: Figures) -> dict[str, int]:
-    """Ours, but no small parts; the tools' are there to stand beside ours."""
+    """Ours, but no small parts; the tools' are there to stand beside ours. Idleness has a bound of its own."""
     return {
         name: figure
         for name, figure in figures.items()
-        if not name.startswith(("tools.", "memory.bare")) and not _is_small(name)
+        if not name.startswith(("tools.", "memory.bare", "idle.")) and not _is_small(name)
     }
 
 

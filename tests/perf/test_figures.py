@@ -12,6 +12,7 @@ from tests.perf import report
 
 pytestmark = pytest.mark.long
 
+ONE_IDLE_SECOND = 2_000_000
 ONE_QUICK_AUDIT = 1_200_000_000 // 8  # an eighth of kube-proxy's periodic sync of the same state
 
 
@@ -34,6 +35,10 @@ def test_one_endpoint_costs_the_same_whatever_the_number_of_services(measured):
 
 def test_a_quick_audit_costs_at_most_an_eighth_of_what_kube_proxy_spends(measured):
     assert measured.figures["audit_quick.1000.total_insn"] <= ONE_QUICK_AUDIT
+
+
+def test_a_second_in_which_nothing_changes_costs_next_to_nothing(measured):
+    assert measured.figures["idle.1000.second_insn"] <= ONE_IDLE_SECOND
 
 
 def test_programming_costs_less_than_the_tools_need_for_the_same_state(measured):
