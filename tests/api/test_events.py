@@ -9,6 +9,26 @@ from tests.kube.following import eventually
 from tests.lab.apiserver import ControlPlane
 
 
+def events_about(plane: ControlPlane, name: str) -> list[dict]:
+    """All Events on an object."""
+    selector = f"--field-selector=regarding.name={name}"
+    return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
+
+
+def test_a_port_that_leads_nowhere_is_one_event_however_many_nodes_and_starts_tell_it(
+    plane: ControlPlane, objects: Objects
+):
+    name, address = objects.service(ports=[{"name": "web", "port": 80, "protocol": "TCP"}])
+    objects.slice(name, "10.244.1.5")  # its port is called http
+    for _ in range(2):
+        with node_with(plane.kubeconfig) as node:
+            node.wait_for(address, f"-A -t {address}:80 -s rr")
+            eventually(lambda: bool(events_about(plane, name)))
+    (event,) = events_about(plane, name)
+    assert (event["reason"], event["type"]) == ("NoEndpointPort", "Warning")
+    assert event["note"].startswith('port "web" (80/TCP) leads nowhere')
+
+
 def test_the_younger_of_two_services_with_one_external_ip_shows_why_it_is_not_served(
     plane: ControlPlane, objects: Objects
 ):

@@ -15,8 +15,8 @@ NAMES = " ".join(
 )
 
 
-def test_the_page_has_a_row_for_each_case_of_the_data_path_and_the_filter_in_order():
-    assert [f"K{number:02}" for number in (*range(1, 37), 54)] == ROWS
+def test_the_page_has_a_row_for_each_case_that_is_dealt_with_in_its_order():
+    assert [f"K{number:02}" for number in (*range(1, 37), 54, *range(39, 42), *range(44, 48))] == ROWS
 
 
 @pytest.mark.parametrize("case", ROWS)
