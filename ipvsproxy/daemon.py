@@ -270,14 +270,14 @@ def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
 
 
 def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler, source: _Source, name: str) -> None:
-    """Put the host in order, make sure of the scheduler and put the fixed layer in place. Raises KernelError."""
-    files = RootFiles()
-    set_oom_score(config, files)
+    """Make sure of the scheduler, put the host in order and the fixed layer in place. Raises KernelError."""
     try:
         require_scheduler(kernel.ipvs, config.scheduler)
     except Unsupported as error:
         source.tell_now(node_notice(name, "UnknownScheduler", str(error)))
         raise
+    files = RootFiles()
+    set_oom_score(config, files)
     put_host_in_order(config, kernel.ipvs, files)
     result = reconciler.start()
     log.info("fixed_layer_stands", operations=result.operations, refused=result.refused, waiting=result.waiting)

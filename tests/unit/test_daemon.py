@@ -8,8 +8,10 @@ from structlog.testing import capture_logs
 from ipvsproxy import daemon
 from ipvsproxy.config.command_line import Serve, parse_command_line
 from ipvsproxy.config.read import read_config
+from ipvsproxy.errors import Unsupported
 from ipvsproxy.model.enums import Family
 from ipvsproxy.sync.runner import Periods
+from tests.clusters import Node
 
 LOOPBACK = "loopback_serves_no_node_ports"
 GAP = "configuration_has_a_gap"
@@ -39,3 +41,13 @@ def test_k22_a_start_warns_once_of(flags, warnings):
 def test_audits_come_at_the_sync_period_and_syncs_no_faster_than_the_minimum():
     config = read_config({"--ipvs-min-sync-period": "2s", "--ipvs-sync-period": "45s"})
     assert daemon.periods(config) == Periods(min_sync_s=2.0, audit_s=45.0)
+
+
+def test_k45_an_unknown_scheduler_is_an_event_on_the_node_before_the_program_ends():
+    node, told = Node(), []
+    source = daemon._Source((), tell_now=told.append)
+    with pytest.raises(Unsupported, match='cannot use the scheduler "nosuch"'):
+        daemon._start(read_config({"--ipvs-scheduler": "nosuch"}), node.fake.kernel, node.reconciler, source, "n1")
+    (notice,) = told
+    assert (notice.kind, notice.name, notice.reason) == ("Node", "n1", "UnknownScheduler")
+    assert "set --ipvs-scheduler to rr" in notice.text
