@@ -189,9 +189,8 @@ LEAVING, ASKED = 2, 1  # a real server loses its weight, then goes; whether anyb
 
 
 @pytest.fixture
-def edge(services: int) -> Iterator[Node]:
+def edge(node: Node, services: int) -> Iterator[Node]:
     """A node that serves EDGE and `shop(services)`, and has an address for node ports."""
-    node = synced(services)
     node.has(*HOST)
     node.sync(shop(services) | cluster(EDGE))
     yield node
