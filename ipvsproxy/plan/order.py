@@ -22,6 +22,7 @@ from ipvsproxy.model.kernel_objects import (
     Operation,
     RuleTable,
     SetEntry,
+    Settings,
     State,
     Verb,
     VirtualServerKey,
@@ -136,18 +137,19 @@ def _loses_source(operation: Operation) -> VirtualServerKey | None:
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:
     """Objects without which an operation that adds must not be sent, since it would open what should be closed.
 
-    `guards`: the guard entries that are wanted for a virtual server.
+    `guards`: the guard entries that are wanted for a virtual server. Its real servers wait for them, not it: empty, it
+    refuses everybody, and a guard may become necessary while it stands.
     """
     if operation.verb is Verb.DELETE:
         return ()
     match operation.kind, operation.key:
-        case Kind.REAL_SERVER, key:
-            return ((Kind.VIRTUAL_SERVER, key),)
-        case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) as key if operation.verb is Verb.ADD:
+        case Kind.REAL_SERVER, VirtualServerKey() as key:
+            server = (Kind.VIRTUAL_SERVER, key)
+            only_leaves = operation.verb is Verb.EDIT and _takes_weight_away(operation)
+            return (server,) if only_leaves else (server, *guards(key))
+        case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) if operation.verb is Verb.ADD:
             # On one of the node's own addresses it serves at once, and its traffic must be masqueraded.
-            return (
-                guards(key) if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))), *guards(key))
-            )
+            return () if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))),)
         case kind, SetEntry() as entry:
             opens = kind is Kind.ACCEPT_ENTRY and is_bound(entry.address)
             return ((Kind.SET, entry.set_name), *(((Kind.VIRTUAL_SERVER, accepted_by(entry)),) if opens else ()))
@@ -186,6 +188,21 @@ def must_be_gone(
     if operation.kind is Kind.BOUND_ENTRY and isinstance(key, SetEntry):
         return ((Kind.ADDRESS, PackedAddr(key.address)),)
     return ()
+
+
+def still_guards(operation: Operation, wanted: Callable[[ObjectId], Settings | None], applied: State) -> bool:
+    """Whether an operation takes a guard entry away from real servers that still serve and are not wanted to."""
+    entry = operation.key
+    if operation.kind is not Kind.GUARD_ENTRY or operation.verb is not Verb.DELETE or not isinstance(entry, SetEntry):
+        return False
+    key = accepted_by(entry)
+    return bool(serving(key, applied[Kind.REAL_SERVER].get(key)) - serving(key, wanted((Kind.REAL_SERVER, key))))
+
+
+def serving(key: VirtualServerKey, settings: Settings | None) -> frozenset[bytes]:
+    """The records of those of a virtual server's real servers that get new connections."""
+    records = real_servers.split(settings, len(key.address)) if isinstance(settings, bytes) else ()
+    return frozenset(record for record in records if not real_servers.is_drained(record))
 
 
 def accepted_by(entry: SetEntry) -> VirtualServerKey:

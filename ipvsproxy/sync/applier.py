@@ -26,12 +26,12 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServerKey,
     format_key,
 )
-from ipvsproxy.model.real_servers import describe
+from ipvsproxy.model.real_servers import describe, drained
 from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
-from ipvsproxy.plan.order import must_be_gone, must_stand, ordered
+from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards
 from ipvsproxy.plan.ownership import told_by
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
@@ -77,6 +77,8 @@ class Applier:
             self._send(phase)
             if left_open := self._left_open(phase):
                 self._unbind(left_open)
+            for key in self._unguarded(phase):
+                self._take_weight_away(key)
         for ref in refs:
             if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
                 tries = self.refused.succeeded(ref)
@@ -137,6 +139,29 @@ class Applier:
                 effect="its Services are not served here until the entry is taken",
             )
 
+    def _unguarded(self, phase: Sequence[Operation]) -> list[VirtualServerKey]:
+        """The virtual servers that serve, and whose guard entries of this phase do not stand after it."""
+        applied = self._mirror.applied
+        return [
+            key
+            for operation in phase
+            if operation.kind is Kind.GUARD_ENTRY and operation.verb is Verb.ADD
+            if isinstance(entry := operation.key, SetEntry) and entry not in applied[Kind.GUARD_ENTRY]
+            if serving(key := accepted_by(entry), applied[Kind.REAL_SERVER].get(key))
+        ]
+
+    def _take_weight_away(self, key: VirtualServerKey) -> None:
+        """Let nobody new in until the guard is there; who is connected stays. Weights come back with the guard."""
+        records = sorted(serving(key, self._mirror.applied[Kind.REAL_SERVER][key]))
+        self._send([Operation(Verb.EDIT, Kind.REAL_SERVER, key, drained(record)) for record in records])
+        self.waiting[Kind.REAL_SERVER, key] = None
+        log.warning(
+            "virtual_server_closed",
+            virtual_server=str(key),
+            reason="its entry in a set that keeps clients out is refused, without which all would come in",
+            effect="it serves no new client until the entry is taken",
+        )
+
     def _send_batch(self, operations: Sequence[Operation]) -> list[Operation]:
         """Send, and act on each answer; the operations that must follow as the other verb."""
         if not operations:
@@ -182,6 +207,7 @@ class Applier:
         ready = all(self._stands(ref) for ref in must_stand(operation, self._is_bound, self._guards)) and not any(
             key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets, self._is_bound)
         )
+        ready = ready and not still_guards(operation, self._wanted.get, applied)
         if not ready:
             ref = (operation.kind, operation.key)
             self.waiting[ref] = None

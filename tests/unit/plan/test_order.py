@@ -18,13 +18,15 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.names import DUMMY_DEVICE
 from ipvsproxy.modes.ipvs.sets import ACCEPT_SETS
-from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered
+from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered, still_guards
 from tests.builders import addr, blob, vs_key
 
 KEPT = {(Kind.SYSCTL, Verb.DELETE)}  # sysctls are the node's: set, never taken back
 HAVE_NO_SETTINGS = {Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.ADDRESS}
 KEY = vs_key("10.96.0.20", 80)
 ENTRY = SetEntry("KUBE-CLUSTER-IP", KEY.address, 6, 80)
+
+GUARD = (Kind.GUARD_ENTRY, SetEntry("KUBE-LOAD-BALANCER-FW", KEY.address, 6, 80))
 
 SUPPORT_GOES = (Kind.SUPPORT_ENTRY, Verb.DELETE)
 
@@ -171,11 +173,34 @@ def test_k36_a_guard_stands_after_what_it_leaves_open_and_before_what_it_guards_
     assert PHASE[Kind.ADDRESS, Verb.DELETE] < PHASE[Kind.GUARD_ENTRY, Verb.DELETE] < PHASE[SUPPORT_GOES]
 
 
-def test_k36_a_virtual_server_waits_for_its_guards():
-    guard = (Kind.GUARD_ENTRY, SetEntry("KUBE-LOAD-BALANCER-FW", KEY.address, 6, 80))
-    add = Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr"))
-    assert must_stand(add, bound, lambda key: (guard,) if key == KEY else ()) == (guard,)
-    assert guard in must_stand(add, unbound, lambda key: (guard,) if key == KEY else ())
+@pytest.mark.parametrize(
+    "verb, weight, waits",
+    [
+        pytest.param(Verb.ADD, 1, True, id="a new one"),
+        pytest.param(Verb.EDIT, 1, True, id="one that comes back"),
+        pytest.param(Verb.EDIT, 0, False, id="not one that leaves"),
+        pytest.param(Verb.DELETE, 1, False, id="nor one that goes"),
+    ],
+)
+def test_k36_a_real_server_waits_for_the_guards_of_its_virtual_server(verb, weight, waits):
+    operation = Operation(verb, Kind.REAL_SERVER, KEY, blob(("10.244.1.5", 80, weight)))
+    assert (GUARD in must_stand(operation, bound, lambda key: (GUARD,) if key == KEY else ())) == waits
+
+
+@pytest.mark.parametrize(
+    "wanted, applied, guards",
+    [
+        pytest.param(blob(("10.244.1.5", 80)), blob(("10.244.1.5", 80)), False, id="what serves is wanted"),
+        pytest.param(blob(("10.244.1.5", 80)), blob(("10.244.2.5", 80)), True, id="another one serves still"),
+        pytest.param(blob(("10.244.1.5", 80)), blob(("10.244.2.5", 80, 0)), False, id="another one drains"),
+        pytest.param(None, blob(("10.244.2.5", 80)), True, id="the virtual server should have gone"),
+        pytest.param(None, None, False, id="it has gone"),
+    ],
+)
+def test_k36_a_guard_stays_before_what_serves_and_is_not_wanted_to(wanted, applied, guards):
+    state = {**empty_state(), Kind.REAL_SERVER: {} if applied is None else {KEY: applied}}
+    assert still_guards(Operation(Verb.DELETE, *GUARD), lambda _: wanted, state) == guards
+    assert not still_guards(Operation(Verb.ADD, *GUARD), lambda _: wanted, state)
 
 
 def test_an_accept_entry_of_any_protocol_number_has_its_place():

@@ -1,0 +1,135 @@
+"""Guards drop clients outside where policy or source ranges say so: without its guard nothing serves (K25, K36)."""
+
+from __future__ import annotations
+
+import errno
+
+import msgspec
+import pytest
+
+from ipvsproxy.model import real_servers
+from ipvsproxy.model.kernel_objects import Kind, SetEntry, Verb
+from tests.builders import addr, blob, vs_key
+from tests.clusters import Node, Svc, cluster
+
+HERE, THERE = "10.244.1.5", "10.244.2.5"
+VIP, NODE = "203.0.113.20", "192.0.2.11"
+KEYS = (vs_key(VIP, 80), vs_key(NODE, 30080))
+GUARDS = tuple(SetEntry("KUBE-NO-LOCAL-ENDPOINTS", key.address, 6, key.port) for key in KEYS)
+BOTH = Svc(
+    "a",
+    endpoints=((HERE, True), (THERE, True)),
+    here=(HERE,),
+    node_ports=(30080,),
+    external_ips=(VIP,),
+    external_policy="Local",
+)
+ELSEWHERE = msgspec.structs.replace(BOTH, endpoints=((THERE, True),))
+CLUSTER = msgspec.structs.replace(ELSEWHERE, external_policy="Cluster")
+OPEN = Svc("a", ingress=((VIP, "VIP"),))
+RESTRICTED = msgspec.structs.replace(OPEN, source_ranges=("198.51.100.0/24",))
+RANGES_GUARD = SetEntry("KUBE-LOAD-BALANCER-FW", addr(VIP), 6, 80)
+REMOTE = blob((THERE, 8080))
+
+each_frontend = pytest.mark.parametrize(
+    "key, guard",
+    [pytest.param(KEYS[0], GUARDS[0], id="external IP"), pytest.param(KEYS[1], GUARDS[1], id="node port")],
+)
+
+
+def node_with(service: Svc) -> Node:
+    node = Node(host=(NODE,))
+    node.sync(cluster(service))
+    return node
+
+
+def refuse(node: Node, verb: Verb, kind: Kind, *keys: object) -> None:
+    """From now on the kernel takes no such operation."""
+    node.fake.faults.update({(verb, kind, key): errno.ENOMEM for key in keys})  # type: ignore[misc]
+
+
+def relent(node: Node) -> None:
+    """The kernel takes everything again, and a minute passes."""
+    node.fake.faults.clear()
+    node.pass_time(60)
+
+
+def serving(node: Node, key: object) -> list[str]:
+    """The real servers that get new connections."""
+    found = real_servers.split(node.fake.state[Kind.REAL_SERVER][key], 4)  # type: ignore[index, arg-type]
+    return [str(real_servers.unpack(record)) for record in found if not real_servers.is_drained(record)]
+
+
+@each_frontend
+def test_k25_without_its_guard_no_endpoint_of_another_node_serves_until_it_is_taken(key, guard):
+    node = node_with(BOTH)
+    refuse(node, Verb.ADD, Kind.GUARD_ENTRY, guard)
+    node.sync(cluster(ELSEWHERE))
+    assert node.fake.state[Kind.REAL_SERVER][key] == b""
+    relent(node)
+    assert guard in node.fake.state[Kind.GUARD_ENTRY]
+    assert node.fake.state[Kind.REAL_SERVER][key] == REMOTE
+
+
+@each_frontend
+def test_k25_without_its_guard_no_endpoint_of_another_node_gets_its_weight_back(key, guard):
+    node = node_with(ELSEWHERE)
+    node.fake.connections[key, real_servers.identity(REMOTE)] = 1
+    node.sync(cluster(BOTH))
+    assert serving(node, key) == [f"{HERE}:8080"]
+    refuse(node, Verb.ADD, Kind.GUARD_ENTRY, guard)
+    node.sync(cluster(ELSEWHERE))
+    assert serving(node, key) == []
+    relent(node)
+    assert serving(node, key) == [f"{THERE}:8080"]
+
+
+@each_frontend
+def test_k25_a_guard_stays_until_the_endpoint_of_another_node_has_left(key, guard):
+    node = node_with(ELSEWHERE)
+    refuse(node, Verb.DELETE, Kind.REAL_SERVER, key)
+    refuse(node, Verb.EDIT, Kind.REAL_SERVER, key)
+    node.sync(cluster(BOTH))
+    assert THERE + ":8080" in serving(node, key)
+    assert guard in node.fake.state[Kind.GUARD_ENTRY]
+    relent(node)
+    assert serving(node, key) == [f"{HERE}:8080"]
+    assert guard not in node.fake.state[Kind.GUARD_ENTRY]
+
+
+def test_k36_a_guard_of_source_ranges_stays_until_its_virtual_server_has_left():
+    node = node_with(RESTRICTED)
+    key = vs_key(VIP, 80)
+    refuse(node, Verb.DELETE, Kind.VIRTUAL_SERVER, key)
+    node.sync(cluster(Svc("b", ("10.96.0.22",))))
+    assert key in node.fake.state[Kind.VIRTUAL_SERVER]
+    assert RANGES_GUARD in node.fake.state[Kind.GUARD_ENTRY]
+    relent(node)
+    assert key not in node.fake.state[Kind.VIRTUAL_SERVER]
+    assert RANGES_GUARD not in node.fake.state[Kind.GUARD_ENTRY]
+
+
+@pytest.mark.parametrize(
+    "before, after, guard, key",
+    [
+        pytest.param(OPEN, RESTRICTED, RANGES_GUARD, vs_key(VIP, 80), id="source ranges come"),
+        pytest.param(CLUSTER, ELSEWHERE, GUARDS[0], KEYS[0], id="the policy becomes Local"),
+    ],
+)
+def test_k36_what_served_before_serves_nobody_new_while_its_new_guard_is_refused(before, after, guard, key):
+    node = node_with(before)
+    right = node_with(after).fake.state[Kind.REAL_SERVER][key]
+    refuse(node, Verb.ADD, Kind.GUARD_ENTRY, guard)
+    node.sync(cluster(after))
+    assert serving(node, key) == []
+    relent(node)
+    assert guard in node.fake.state[Kind.GUARD_ENTRY]
+    assert node.fake.state[Kind.REAL_SERVER][key] == right
+
+
+def test_k36_a_virtual_server_whose_guard_is_refused_is_empty_and_refuses():
+    node = Node()
+    refuse(node, Verb.ADD, Kind.GUARD_ENTRY, RANGES_GUARD)
+    node.sync(cluster(RESTRICTED))
+    assert node.fake.state[Kind.REAL_SERVER][vs_key(VIP, 80)] == b""
+    assert serving(node, vs_key("10.96.0.20", 80)) == [f"{HERE}:8080"]
