@@ -10,6 +10,7 @@ from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import set_name
+from ipvsproxy.plan.order import serving
 from tests.builders import addr
 
 
@@ -46,7 +47,7 @@ def served(state: State, host: Collection[PackedAddr] = ()) -> set[VirtualServer
         key
         for key, servers in state[Kind.REAL_SERVER].items()
         if isinstance(key, VirtualServerKey)
-        and not all(map(real_servers.is_drained, real_servers.split(bytes(servers), len(key.address))))  # type: ignore[arg-type]
+        and serving(key, servers)
         and (key.address in host or key.address in state[Kind.ADDRESS])
         and (key in passed or key.address not in refused)
     }
@@ -73,9 +74,20 @@ def admitted(state: State, key: VirtualServerKey) -> frozenset[bytes]:
     return frozenset(client for client in clients if any(client in cidr for cidr in ranges))
 
 
-def let_in(state: State, host: Collection[PackedAddr]) -> set[tuple[VirtualServerKey, bytes]]:
-    """Each served (protocol, address, port) with each client that is let in."""
-    return {(key, client) for key in served(state, host) for client in admitted(state, key)}
+def let_in(state: State, host: Collection[PackedAddr]) -> set[tuple[VirtualServerKey, bytes, bytes]]:
+    """Each served (protocol, address, port) with each client outside that is let in, and where it may be led."""
+    return {
+        (key, client, identity)
+        for key in served(state, host)
+        if _no_local_guard(key) not in state[Kind.GUARD_ENTRY]
+        for client in admitted(state, key)
+        for identity in map(real_servers.identity, serving(key, state[Kind.REAL_SERVER][key]))
+    }
+
+
+def _no_local_guard(key: VirtualServerKey) -> SetEntry:
+    """What drops clients outside where policy Local leaves them no endpoint."""
+    return SetEntry(set_name("KUBE-NO-LOCAL-ENDPOINTS", family_of(key.address)), key.address, key.protocol, key.port)
 
 
 class Witness:
@@ -91,7 +103,7 @@ class Witness:
         self.before = served(fake.state, host)
         self.moments: list[set[VirtualServerKey]] = []
         self.let_in_before = let_in(fake.state, host)
-        self.let_in: list[set[tuple[VirtualServerKey, bytes]]] = []
+        self.let_in: list[set[tuple[VirtualServerKey, bytes, bytes]]] = []
         fake.after_message = self.look
 
     def look(self) -> None:
@@ -107,7 +119,7 @@ class Witness:
         assert all(throughout <= moment for moment in self.moments)
 
     def check_sources(self) -> None:
-        """Nobody was let in for a moment who is not before or after, nor kept out who is both times (K36)."""
+        """Nobody was let in, or led, where he is not before or after, nor kept out of where he is both times (K36)."""
         before, after = self.let_in_before, let_in(self.fake.state, self.host)
         for moment in self.let_in:
             assert before & after <= moment <= before | after

@@ -386,6 +386,15 @@ def test_k34_what_is_served_before_and_after_a_sync_is_served_all_the_time(histo
         witness.check()
 
 
+@given(histories(max_size=4), connections())
+def test_k25_during_a_sync_no_client_outside_is_led_where_it_is_not_before_or_after(history, connections):
+    node = connected(node_in(history[0]), connections)
+    for world in history:
+        witness = Witness(node.fake, world.addresses)
+        live(node, world)
+        witness.check_sources()
+
+
 @st.composite
 def balancers(draw):
     """An old and a young load balancer, often with one address and port, whose source ranges change."""

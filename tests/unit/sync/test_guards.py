@@ -11,6 +11,7 @@ from ipvsproxy.model import real_servers
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, Verb
 from tests.builders import addr, blob, vs_key
 from tests.clusters import Node, Svc, cluster
+from tests.witness import Witness
 
 HERE, THERE = "10.244.1.5", "10.244.2.5"
 VIP, NODE = "203.0.113.20", "192.0.2.11"
@@ -58,6 +59,25 @@ def serving(node: Node, key: object) -> list[str]:
     """The real servers that get new connections."""
     found = real_servers.split(node.fake.state[Kind.REAL_SERVER][key], 4)  # type: ignore[index, arg-type]
     return [str(real_servers.unpack(record)) for record in found if not real_servers.is_drained(record)]
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        pytest.param(BOTH, ELSEWHERE, id="the last endpoint here leaves"),
+        pytest.param(ELSEWHERE, BOTH, id="the first one here comes"),
+        pytest.param(CLUSTER, ELSEWHERE, id="the policy becomes Local"),
+        pytest.param(ELSEWHERE, CLUSTER, id="the policy becomes Cluster"),
+        pytest.param(CLUSTER, BOTH, id="both at once"),
+        pytest.param(BOTH, msgspec.structs.replace(BOTH, endpoints=()), id="all endpoints leave"),
+        pytest.param(ELSEWHERE, Svc("b", ("10.96.0.22",)), id="the Service is deleted"),
+    ],
+)
+def test_k25_at_no_moment_is_an_outside_client_led_where_it_is_not_before_or_after(before, after):
+    node = node_with(before)
+    witness = Witness(node.fake, {addr(NODE)})
+    node.sync(cluster(after))
+    witness.check_sources()
 
 
 @each_frontend
