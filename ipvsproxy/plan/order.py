@@ -34,11 +34,11 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SYSCTL, Verb.EDIT),
     (Kind.SET, Verb.ADD),
     (Kind.SET, Verb.EDIT),
+    (Kind.SUPPORT_ENTRY, Verb.ADD),  # before the rules, which may ask for what a kube-proxy's do not (takeover)
     (Kind.RULES, Verb.ADD),  # filter before nat: restrict, then translate (RuleTable sorts so)
     (Kind.RULES, Verb.EDIT),
     (Kind.LINK, Verb.ADD),
     (Kind.LINK, Verb.EDIT),
-    (Kind.SUPPORT_ENTRY, Verb.ADD),
     (Kind.GUARD_ENTRY, Verb.ADD),  # after the source ranges that it leaves open, before what it guards (K36)
     (Kind.VIRTUAL_SERVER, Verb.EDIT),
     (Kind.VIRTUAL_SERVER, Verb.ADD),

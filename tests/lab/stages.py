@@ -37,8 +37,9 @@ class Stage:
 # Under emulation everything takes some thirty times as long, hence other limits for a single test.
 REAL = ("--kernel=real", "--timeout=300", "-p", "no:cacheprovider")
 
-NETFILTER = tuple(
-    f"tests/contract/test_{name}.py" for name in ("rules", "odd_rules", "ipsets", "conntrack", "iptables_backend")
+NETFILTER = (
+    *(f"tests/contract/test_{name}.py" for name in ("rules", "odd_rules", "ipsets", "conntrack", "iptables_backend")),
+    "tests/vm/test_rule_packets.py",
 )
 
 STAGES = {

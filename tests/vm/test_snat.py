@@ -1,4 +1,7 @@
-"""K04: every cell of the table of docs/snat.md, sent through the kernel. A sample of them is no long test."""
+"""K04: every cell of the table of docs/snat.md, sent through the kernel. A sample of them is no long test.
+
+Each is sent to two ports of the Service, of which one has the number of another Service's node port.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def service(policy: Policy) -> Svc:
     return Svc(
         policy.name.lower().replace("_", "-"),
         both(Way.CLUSTER_IP),
-        ((80, "UDP"),),
+        tuple((port, "UDP") for port in OWN_PORTS),
         ready(*ENDPOINTS[policy]),
         node_ports=(node_port(policy),),
         external_ips=both(Way.EXTERNAL_IP),
@@ -65,6 +68,15 @@ def service(policy: Policy) -> Svc:
 
 def node_port(policy: Policy) -> int:
     return 30400 + list(Policy).index(policy)
+
+
+OWN_PORTS = (80, node_port(Policy.CLUSTER_HERE))
+"""Those of every Service: that one has a node port of the second one's number says nothing about the others."""
+
+
+def ports(way: Way, policy: Policy) -> tuple[int, ...]:
+    """Where the Service of this policy is reached in this way."""
+    return (node_port(policy),) if way is Way.NODE_PORT else OWN_PORTS
 
 
 class Arrival(NamedTuple):
@@ -82,9 +94,9 @@ class Pods:
     def __init__(self, hosts: Cluster) -> None:
         self._selector = selectors.DefaultSelector()
         for name, addresses in (("a2", A2), ("b1", B1)):
-            for own in addresses:
+            for own, port in product(addresses, OWN_PORTS):
                 opened = udp(hosts[name], own)
-                opened.bind((own, 8080))
+                opened.bind((own, 8000 + port))
                 self._selector.register(opened, selectors.EVENT_READ, name)
 
     def close(self) -> None:
@@ -194,22 +206,22 @@ def test_k04_a_pod_sees(place, pods, config, sent, family):
     source, way, policy = sent
     expected = SEEN[Cell(config, source, way, policy)]
     to = address(way, policy, family)
-    port = node_port(policy) if way is Way.NODE_PORT else 80
     wait_s = SILENCE_S if expected in {Seen.DROPPED, Seen.CLIENT_UNANSWERED} else TIMEOUT_S
-    arrival = pods.send(place[HOSTS[source]], to, port, wait_s)
     pod = "b1" if "elsewhere" in policy.value else "a2"
-    match expected:
-        case Seen.REFUSED:
-            assert arrival == Arrival(refused=True)
-        case Seen.DROPPED:
-            assert arrival == Arrival()
-        case Seen.NODE:
-            assert arrival == Arrival(pod, (BRIDGE if pod == "a2" else NODE_ADDRESSES)[family], answered=True)
-        case Seen.SENT_TO:
-            assert arrival == Arrival(pod, to, answered=True)
-        case Seen.CLIENT:
-            assert arrival == Arrival(pod, OWN_ADDRESSES[source][family], answered=True)
-        case Seen.CLIENT_UNANSWERED if source is Source.OTHER_NODE:
-            assert arrival == Arrival()  # it is the endpoint's own node, which takes no packet from itself
-        case Seen.CLIENT_UNANSWERED:
-            assert arrival == Arrival(pod, OWN_ADDRESSES[source][family])
+    for port in ports(way, policy):
+        arrival = pods.send(place[HOSTS[source]], to, port, wait_s)
+        match expected:
+            case Seen.REFUSED:
+                assert arrival == Arrival(refused=True)
+            case Seen.DROPPED:
+                assert arrival == Arrival()
+            case Seen.NODE:
+                assert arrival == Arrival(pod, (BRIDGE if pod == "a2" else NODE_ADDRESSES)[family], answered=True)
+            case Seen.SENT_TO:
+                assert arrival == Arrival(pod, to, answered=True)
+            case Seen.CLIENT:
+                assert arrival == Arrival(pod, OWN_ADDRESSES[source][family], answered=True)
+            case Seen.CLIENT_UNANSWERED if source is Source.OTHER_NODE:
+                assert arrival == Arrival()  # it is the endpoint's own node, which takes no packet from itself
+            case Seen.CLIENT_UNANSWERED:
+                assert arrival == Arrival(pod, OWN_ADDRESSES[source][family])

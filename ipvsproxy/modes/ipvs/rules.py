@@ -105,7 +105,11 @@ def nat_layer(family: Family, options: RuleOptions) -> RuleLayer:
 
 
 def _services_rules(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
-    """n1, n3, n11 to n17, n19, n20: the chain ends for each VIP and port, so that no later rule takes the packet."""
+    """n1, n3, n11 to n17, n19, n20: the chain ends for each VIP and port, so that no later rule takes the packet.
+
+    differs: node ports come last, and only where they are served: upstream takes the port of any local address for one
+    (n6, n8), and so masquerades what goes to a Service's own port of that number.
+    """
     return (
         Rule(SERVICES, "RETURN", source="127.0.0.0/8" if family is Family.IPV4 else "::1/128"),
         Rule(SERVICES, MARK_MASQ, _commented(family, sets.NO_LOCAL_ENDPOINTS, "dst,dst")),
@@ -114,9 +118,10 @@ def _services_rules(family: Family, options: RuleOptions) -> tuple[Rule, ...]:
         Rule(SERVICES, MARK_MASQ, _commented(family, sets.EXTERNAL_IP, "dst,dst")),
         *_external_accepts(family, sets.EXTERNAL_IP),
         *_external_accepts(family, sets.EXTERNAL_IP_LOCAL),
-        Rule(SERVICES, NODE_PORT, (_addrtype("--dst-type"),)),
         Rule(SERVICES, "ACCEPT", (_in_set(family, sets.CLUSTER_IP, "dst,dst"),)),
         Rule(SERVICES, "ACCEPT", (_in_set(family, sets.LOAD_BALANCER, "dst,dst"),)),
+        # An address may stay in the set for a moment after the node has lost it: what goes there is forwarded.
+        Rule(SERVICES, NODE_PORT, (*_commented(family, sets.NODE_PORT_IPS, "dst"), _addrtype("--dst-type"))),
     )
 
 

@@ -34,7 +34,7 @@ HEALTH_CHECK_NODE_PORT = "KUBE-HEALTH-CHECK-NODE-PORT"
 IPVS_IPS = "KUBE-IPVS-IPS"
 # Ours: kube-proxy has no such sets.
 NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
-NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"  # no rule asks for it: it is the trace of node ports, see plan/ownership.py
+NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"  # the trace of node ports too, see plan/ownership.py
 
 BITMAP_PORT = "bitmap:port"
 HASH_IP = "hash:ip"

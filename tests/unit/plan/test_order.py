@@ -92,6 +92,12 @@ def test_k38_masquerade_and_filter_rules_come_before_the_first_address_and_filte
     assert keys.index(RuleTable("filter", Family.IPV4)) < keys.index(RuleTable("nat", Family.IPV4))
 
 
+def test_k04_what_says_whom_to_masquerade_stands_before_the_rules_that_ask_for_it():
+    """A kube-proxy leaves rules that take any local address for a node port's, and no set of those that are."""
+    rules = min(PHASE[Kind.RULES, verb] for verb in (Verb.ADD, Verb.EDIT))
+    assert PHASE[Kind.SET, Verb.ADD] < PHASE[Kind.SUPPORT_ENTRY, Verb.ADD] < rules
+
+
 def test_a_phase_holds_one_kind_and_one_verb():
     operations = [Operation(verb, kind, ENTRY) for kind, verb in PHASE]
     for phase in ordered(reversed(operations), empty_state(), bound):

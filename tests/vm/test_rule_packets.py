@@ -1,0 +1,160 @@
+"""What the rules alone do to packets: mark them for masquerade (K04).
+
+Rules and sets are those of a plan. Without IPVS nobody answers, but it comes behind that, so that these tests run on
+any kernel with netfilter. Whom an endpoint sees in the end: test_snat.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from ipvsproxy.cluster.events import Changed, ObjectRef
+from ipvsproxy.kernel.ipsets import NetlinkIPSets
+from ipvsproxy.kernel.iptables import LegacyRules
+from ipvsproxy.kernel.iptables_nft import NftRules
+from ipvsproxy.model import api_objects as api
+from ipvsproxy.model.addr import format_addr
+from ipvsproxy.model.kernel_objects import Kind, Operation, State, Verb
+from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
+from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
+from tests.clusters import NODE, Node, Svc, cluster
+from tests.lab.hosts import NODE_ADDRESSES, OUTSIDE_ADDRESSES, Namespace
+from tests.lab.traffic import Transport, family_of
+from tests.vm.foreign import VERSIONS, packets
+from tests.vm.places import every_family, every_transport
+
+SECOND_ADDRESSES = ("192.0.2.13", "2001:db8:1::13")
+OTHER_ADDRESSES = ("198.51.100.11", "2001:db8:51::11")
+"""The node's too, but they serve no node ports."""
+NODE_PORTS_AT = ("192.0.2.0/24", "2001:db8:1::/64")
+BOTH = ((80, "TCP"), (80, "UDP"))
+CLASHING = ((30080, "TCP"), (30080, "UDP"))
+"""A Service's own ports, of the number of another one's node ports."""
+PROGRAMMED = (Kind.SET, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.RULES)
+
+
+def vips(number: int) -> tuple[str, str]:
+    """An external address of each family."""
+    return f"203.0.113.{number}", f"2001:db8:113::{number}"
+
+
+def balancer(name: str, addresses: tuple[str, str], ports: tuple[tuple[int, str], ...] = BOTH, **more: object) -> Svc:
+    """A Service of type LoadBalancer at these addresses; its cluster IPs have the last part of the first."""
+    last = addresses[0].rpartition(".")[2]
+    own = (f"10.96.1.{last}", f"2001:db8:96::1{last}")
+    return Svc(name, own, ports, (), ingress=tuple((ip, "VIP") for ip in addresses), **more)  # type: ignore[arg-type]
+
+
+SERVICES = (
+    Svc("ports", ("10.96.0.20", "2001:db8:96::20"), BOTH, (), node_ports=(30080, 30080)),
+    Svc("kept", ("10.96.0.21", "2001:db8:96::21"), BOTH, (), node_ports=(30081, 30081), external_policy="Local"),
+    Svc("inside", ("10.96.0.30", "2001:db8:96::30"), (*BOTH, *CLASHING), ()),
+    balancer("cluster", vips(10), CLASHING),
+    balancer("local", vips(11), CLASHING, external_policy="Local", external_ips=vips(12)),
+    balancer("on-the-node", NODE_ADDRESSES, ((30082, "TCP"), (30082, "UDP")), external_policy="Local"),
+    Svc(
+        "younger",
+        ("10.96.0.22", "2001:db8:96::22"),
+        BOTH,
+        (),
+        node_ports=(30082, 30082),
+        created="2026-02-01T00:00:00Z",
+    ),
+    balancer("unlisted", vips(54)),
+)
+
+
+def planned() -> State:
+    """What a node wants that has these Services."""
+    host = (*NODE_ADDRESSES, *SECOND_ADDRESSES, *OTHER_ADDRESSES)
+    node = Node(host=host, node_port_cidrs=NODE_PORTS_AT)
+    addresses = tuple(api.NodeAddress("InternalIP", address) for address in NODE_ADDRESSES)
+    ours = api.Node(api.Metadata(NODE), status=api.NodeStatus(addresses))
+    node.tracker.note(Changed(ObjectRef("Node", "", NODE), ours))
+    node.sync(cluster(*SERVICES))
+    return node.fake.state
+
+
+class Place(NamedTuple):
+    """A node with planned rules of this flavour, and a client outside."""
+
+    node: Namespace
+    outside: Namespace
+    backend: str
+
+
+@pytest.fixture(scope="module", params=["legacy", "nft"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    state = planned()
+    with Namespace("node") as node, Namespace("outside") as outside:
+        connect(node, outside)
+        node.ip(*(f"addr add {format_addr(vip)} dev lo nodad" for vip in state[Kind.ADDRESS]))  # type: ignore[arg-type]
+        with node.inside():
+            lock = tmp_path_factory.mktemp("lock") / "xtables.lock"
+            program(state, NftRules(OWN_CHAINS) if request.param == "nft" else LegacyRules(OWN_CHAINS, lock_path=lock))
+        yield Place(node, outside, request.param)
+
+
+def connect(node: Namespace, outside: Namespace) -> None:
+    """A wire between the two; all that the node has is reached by it."""
+    node.ip(f"link add port type veth peer name eth0 netns {outside.path}", "link set port up")
+    lengths = ((24, 32), (64, 128))
+    for family, (near, far) in enumerate(lengths):
+        node.ip(f"addr add {NODE_ADDRESSES[family]}/{near} dev port nodad")
+        node.ip(*(f"addr add {own[family]}/{far} dev port nodad" for own in (SECOND_ADDRESSES, OTHER_ADDRESSES)))
+        node.ip(f"route add {OUTSIDE_ADDRESSES[family]} dev port")
+        outside.ip("link set eth0 up", f"addr add {OUTSIDE_ADDRESSES[family]}/{far} dev eth0 nodad")
+        outside.ip(f"route add {NODE_ADDRESSES[family]} dev eth0")
+        outside.ip(f"route add default via {NODE_ADDRESSES[family]} src {OUTSIDE_ADDRESSES[family]}")
+
+
+def program(state: State, rules: LegacyRules | NftRules) -> None:
+    """Put sets and rules into this thread's network namespace."""
+    made = [Operation(Verb.ADD, kind, *found) for kind in PROGRAMMED for found in state[kind].items()]
+    with contextlib.closing(NetlinkIPSets(ENTRY_KIND_BY_NAME)) as sets:
+        assert not any(sets.apply([operation for operation in made if operation.kind is not Kind.RULES]))
+    assert not any(rules.apply([operation for operation in made if operation.kind is Kind.RULES]))
+
+
+def is_marked(place: Place, address: str, port: int, transport: Transport) -> bool:
+    """Whether the first packet of a client outside to there is marked for masquerade."""
+    version = VERSIONS[":" in address]
+
+    def marked() -> int:
+        return packets(place.node, version, "nat", "^KUBE-MARK-MASQ ", backend=place.backend)
+
+    before = marked()
+    with place.outside.socket(family_of(address), *transport.value) as client:
+        client.settimeout(5)
+        with contextlib.suppress(ConnectionRefusedError):
+            client.connect((address, port))
+            client.send(b"?")
+    return marked() > before
+
+
+@every_family
+@every_transport
+@pytest.mark.parametrize(
+    "to, marked",
+    [
+        pytest.param((NODE_ADDRESSES, 30080), True, id="a node port"),
+        pytest.param((NODE_ADDRESSES, 30081), False, id="a node port of policy Local"),
+        pytest.param((OTHER_ADDRESSES, 30080), False, id="its number at an address that serves no node ports"),
+        pytest.param((SERVICES[2].ips, 80), False, id="a cluster IP"),
+        pytest.param((SERVICES[2].ips, 30080), False, id="its number at a cluster IP"),
+        pytest.param((vips(10), 30080), True, id="its number at a load-balancer IP"),
+        pytest.param((vips(11), 30080), False, id="its number at a load-balancer IP of policy Local"),
+        pytest.param((vips(12), 30080), False, id="its number at an external IP of policy Local"),
+        pytest.param((vips(54), 30080), False, id="its number at a VIP that does not serve it"),
+        pytest.param((SECOND_ADDRESSES, 30082), True, id="a node port that another Service's port takes elsewhere"),
+        pytest.param((NODE_ADDRESSES, 30082), False, id="a load-balancer IP of policy Local that is the node's own"),
+    ],
+)
+def test_k04_whether_a_client_outside_is_masqueraded_at(place, to, marked, transport, family):
+    """Pods cannot be told from others here, so nobody is masqueraded at a cluster IP."""
+    addresses, port = to
+    assert is_marked(place, addresses[family], port, transport) == marked
