@@ -1,7 +1,7 @@
-"""What the rules alone do to packets: mark them for masquerade (K04).
+"""What the rules alone do to packets: mark them for masquerade, and drop what the node itself must not send (K04, K35).
 
-Rules and sets are those of a plan. Without IPVS nobody answers, but it comes behind that, so that these tests run on
-any kernel with netfilter. Whom an endpoint sees in the end: test_snat.py.
+Rules and sets are those of a plan. Without IPVS nobody answers, but it comes behind both decisions, so that these tests
+run on any kernel with netfilter. Whom an endpoint sees in the end: test_snat.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.vm.places import every_family, every_transport
 
 SECOND_ADDRESSES = ("192.0.2.13", "2001:db8:1::13")
 OTHER_ADDRESSES = ("198.51.100.11", "2001:db8:51::11")
-"""The node's too, but they serve no node ports."""
+"""The node's too, but they serve no node ports, and its Node object does not have them."""
 NODE_PORTS_AT = ("192.0.2.0/24", "2001:db8:1::/64")
 BOTH = ((80, "TCP"), (80, "UDP"))
 CLASHING = ((30080, "TCP"), (30080, "UDP"))
@@ -64,6 +64,11 @@ SERVICES = (
         node_ports=(30082, 30082),
         created="2026-02-01T00:00:00Z",
     ),
+    balancer("vip-listed", vips(50), source_ranges=("203.0.113.0/24", "2001:db8:113::/64")),
+    balancer("nobody-listed", vips(51), source_ranges=("10.9.0.0/16", "2001:db8:9::/64")),
+    balancer("node-listed", vips(52), source_ranges=NODE_PORTS_AT),
+    balancer("both-listed", vips(53), source_ranges=("203.0.113.0/24", "2001:db8:113::/64", *NODE_PORTS_AT)),
+    balancer("own-vip-listed", OTHER_ADDRESSES, source_ranges=("198.51.100.0/24", "2001:db8:51::/64")),
     balancer("unlisted", vips(54)),
 )
 
@@ -136,6 +141,19 @@ def is_marked(place: Place, address: str, port: int, transport: Transport) -> bo
     return marked() > before
 
 
+def is_kept_out(place: Place, address: str, source: str = "") -> bool:
+    """Whether the node's own packet to port 80 there is dropped on its way out, by which the sender hears EPERM."""
+    with place.node.socket(family_of(address), *Transport.UDP.value) as client:
+        if source:
+            client.bind((source, 0))
+        client.connect((address, 80))
+        try:
+            client.send(b"?")
+        except PermissionError:
+            return True
+    return False
+
+
 @every_family
 @every_transport
 @pytest.mark.parametrize(
@@ -158,3 +176,32 @@ def test_k04_whether_a_client_outside_is_masqueraded_at(place, to, marked, trans
     """Pods cannot be told from others here, so nobody is masqueraded at a cluster IP."""
     addresses, port = to
     assert is_marked(place, addresses[family], port, transport) == marked
+
+
+@every_family
+@pytest.mark.parametrize(
+    "addresses, kept_out",
+    [
+        pytest.param(vips(50), True, id="the VIP itself, which its packets have as source"),
+        pytest.param(vips(51), True, id="neither the VIP nor the node"),
+        pytest.param(vips(52), False, id="the node"),
+        pytest.param(vips(53), False, id="the node and the VIP"),
+        pytest.param(OTHER_ADDRESSES, True, id="the VIP, which is an address of the node that its Node has not"),
+        pytest.param(vips(54), False, id="nobody: there are no ranges"),
+    ],
+)
+def test_k35_whether_the_node_itself_is_kept_out_where_source_ranges_hold(place, addresses, kept_out, family):
+    assert is_kept_out(place, addresses[family]) == kept_out
+
+
+@every_family
+@pytest.mark.parametrize(
+    "addresses, source, kept_out",
+    [
+        pytest.param(vips(50), vips(54), True, id="another VIP does not stand for it, though the ranges hold it"),
+        pytest.param(vips(52), NODE_ADDRESSES, False, id="its own address, which is in the ranges"),
+        pytest.param(vips(50), NODE_ADDRESSES, True, id="its own address, which is not"),
+    ],
+)
+def test_k35_a_process_of_the_node_that_sends_from(place, addresses, source, kept_out, family):
+    assert is_kept_out(place, addresses[family], source[family]) == kept_out

@@ -56,6 +56,8 @@ SERVICES = (
     restricted(10, "192.0.2.11/32", "2001:db8:1::11/128"),
     restricted(11, "2001:db8:51::7/128", "2001:db8:51::/64", "10.0.0.0/8"),
     restricted(12, "192.0.2.0/24", "2001:db8:1::/64"),
+    restricted(13, "203.0.113.0/24", "2001:db8:113::/64"),
+    restricted(14, "203.0.113.0/24", "192.0.2.11/32", "2001:db8:113::/64", "2001:db8:1::11/128"),
 )
 
 
@@ -106,6 +108,10 @@ def reaches(node: ProxyNode, client: str, to: str, transport: Transport, source:
         pytest.param(11, 1, {"outside"}, id="ranges of both families, over IPv6"),
         pytest.param(12, 0, {"node", "remote"}, id="the nodes' network"),
         pytest.param(12, 1, {"node", "remote"}, id="the nodes' network, over IPv6"),
+        pytest.param(13, 0, set(), id="the VIP, which the node's packets have as source"),
+        pytest.param(13, 1, set(), id="the VIP, over IPv6"),
+        pytest.param(14, 0, {"node"}, id="the VIP and the node"),
+        pytest.param(14, 1, {"node"}, id="the VIP and the node, over IPv6"),
     ],
 )
 def test_k35_source_ranges_let_in(served, number, family, allowed, transport):
@@ -121,6 +127,12 @@ def test_k35_source_ranges_hold_for_a_process_that_sends_from_the_nodes_own_addr
 ):
     """And not from the VIP, which the kernel would choose."""
     assert reaches(served, "node", vip(number, family), transport, NODE_ADDRESSES[family]) == is_open
+
+
+@every_family
+@every_transport
+def test_k35_a_process_of_the_node_does_not_get_in_by_another_vip_that_is_in_the_ranges(served, transport, family):
+    assert not reaches(served, "node", vip(13, family), transport, vip(2, family))
 
 
 def test_k35_nonsense_is_told_with_the_name_of_its_service(served):

@@ -8,8 +8,8 @@ differs: a rule on a set is always there, also while the set is empty, where it 
 out then. differs: a ping to a VIP is answered and TCP to a port that is no Service's is reset at once; kube-proxy sends
 port-unreachable. differs: what may pass is accepted, so that a chain policy or a later rule of DROP does not cut
 Services off (K28); kube-proxy returns, and so do we with --filter-verdict=return, for policy engines that judge VIP
-traffic in INPUT themselves. differs: the node's own packets to a load-balancer IP outside its ranges meet one rule in
-mangle, before IPVS takes them, instead of one rule for each VIP behind it (f5).
+traffic in INPUT themselves. differs: the node's own packets to a load-balancer IP outside its ranges meet fixed rules
+in mangle, before IPVS takes them, instead of one rule for each VIP behind it (f5).
 """
 
 from __future__ import annotations
@@ -245,17 +245,28 @@ def _node_port_accepts(family: Family, options: RuleOptions) -> tuple[Rule, ...]
 
 def mangle_layer(family: Family) -> RuleLayer:
     """What the node itself may not send to a load-balancer IP: seen here, before IPVS takes it on its way out."""
-    source = "dst,dst,src"
-    outside = (
-        *_commented(family, sets.LOAD_BALANCER_FW, "dst,dst"),
-        _in_set(family, sets.LOAD_BALANCER_SOURCE_IP, source, negated=True),
-        _in_set(family, sets.LOAD_BALANCER_SOURCE_CIDR, source, negated=True),
-    )
     return RuleLayer(
         MANGLE_CHAINS,
         (_jump("OUTPUT", IPVS_OUT_FILTER, "kubernetes ipvs access filter"),),
-        (Rule(IPVS_OUT_FILTER, "DROP", outside),),
+        _out_filter_rules(family),
     )
+
+
+def _out_filter_rules(family: Family) -> tuple[Rule, ...]:
+    """The ranges, but for packets that have a VIP as source: a process that names no address sends from the VIP itself.
+
+    That says nothing of who it is, be it within the ranges. Whether they hold the node's own addresses does, and where
+    they do, the VIP stands among the sources of SOURCE-IP. All but the first rule are for restricted frontends alone.
+    """
+    source = "dst,dst,src"
+    rows = (
+        ("RETURN", _in_set(family, sets.LOAD_BALANCER_FW, "dst,dst", negated=True)),
+        ("RETURN", _in_set(family, sets.LOAD_BALANCER_SOURCE_IP, source)),
+        ("DROP", _in_set(family, sets.LOAD_BALANCER_FW, "src,dst")),  # the VIP itself, also where it is not bound
+        ("DROP", _in_set(family, sets.IPVS_IPS, "src")),
+        ("DROP", _in_set(family, sets.LOAD_BALANCER_SOURCE_CIDR, source, negated=True)),
+    )
+    return tuple(Rule(IPVS_OUT_FILTER, target, (match,)) for target, match in rows)
 
 
 def _vip_filter_rules(family: Family, verdict: str) -> tuple[Rule, ...]:
