@@ -1,40 +1,46 @@
 """What the rules alone do to packets: mark them for masquerade, and drop what the node itself must not send (K04, K35).
 
-Rules and sets are those of a plan. Without IPVS nobody answers, but it comes behind both decisions, so that these tests
-run on any kernel with netfilter. Whom an endpoint sees in the end: test_snat.py.
+Rules and sets are real, all else of the kernel is the fake. Without IPVS nobody answers, but it comes behind both
+decisions, so that these tests run on any kernel with netfilter. Whom an endpoint sees in the end: test_snat.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
 from ipvsproxy.cluster.events import Changed, ObjectRef
+from ipvsproxy.kernel.api import IPSets, Rules
+from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.iptables import LegacyRules
 from ipvsproxy.kernel.iptables_nft import NftRules
 from ipvsproxy.model import api_objects as api
 from ipvsproxy.model.addr import format_addr
-from ipvsproxy.model.kernel_objects import Kind, Operation, State, Verb
+from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.modes.ipvs.rules import OWN_CHAINS
 from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
+from ipvsproxy.sync.reconciler import Reconciler
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.lab.hosts import NODE_ADDRESSES, OUTSIDE_ADDRESSES, Namespace
 from tests.lab.traffic import Transport, family_of
-from tests.vm.foreign import VERSIONS, packets
+from tests.vm.foreign import PROGRAMS, VERSIONS, packets
 from tests.vm.places import every_family, every_transport
 
 SECOND_ADDRESSES = ("192.0.2.13", "2001:db8:1::13")
 OTHER_ADDRESSES = ("198.51.100.11", "2001:db8:51::11")
 """The node's too, but they serve no node ports, and its Node object does not have them."""
+SILENCE_S = 0.3
+"""How long a client waits where nothing should come."""
 NODE_PORTS_AT = ("192.0.2.0/24", "2001:db8:1::/64")
 BOTH = ((80, "TCP"), (80, "UDP"))
 CLASHING = ((30080, "TCP"), (30080, "UDP"))
 """A Service's own ports, of the number of another one's node ports."""
-PROGRAMMED = (Kind.SET, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY, Kind.RULES)
 
 
 def vips(number: int) -> tuple[str, str]:
@@ -73,35 +79,42 @@ SERVICES = (
 )
 
 
-def planned() -> State:
-    """What a node wants that has these Services."""
-    host = (*NODE_ADDRESSES, *SECOND_ADDRESSES, *OTHER_ADDRESSES)
-    node = Node(host=host, node_port_cidrs=NODE_PORTS_AT)
-    addresses = tuple(api.NodeAddress("InternalIP", address) for address in NODE_ADDRESSES)
-    ours = api.Node(api.Metadata(NODE), status=api.NodeStatus(addresses))
-    node.tracker.note(Changed(ObjectRef("Node", "", NODE), ours))
-    node.sync(cluster(*SERVICES))
-    return node.fake.state
-
-
 class Place(NamedTuple):
-    """A node with planned rules of this flavour, and a client outside."""
+    """A node with these Services' rules in this flavour of iptables, and a client outside."""
 
     node: Namespace
     outside: Namespace
     backend: str
+    reconciler: Reconciler
 
 
 @pytest.fixture(scope="module", params=["legacy", "nft"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    state = planned()
-    with Namespace("node") as node, Namespace("outside") as outside:
+    lock = tmp_path_factory.mktemp("lock") / "xtables.lock"
+    with Namespace("node") as node, Namespace("outside") as outside, contextlib.ExitStack() as stack:
         connect(node, outside)
-        node.ip(*(f"addr add {format_addr(vip)} dev lo nodad" for vip in state[Kind.ADDRESS]))  # type: ignore[arg-type]
+        ipsets = stack.enter_context(contextlib.closing(NetlinkIPSets(ENTRY_KIND_BY_NAME)))
+        rules: Rules = LegacyRules(OWN_CHAINS, lock_path=lock)
+        if request.param == "nft":
+            rules = stack.enter_context(contextlib.closing(NftRules(OWN_CHAINS)))
         with node.inside():
-            lock = tmp_path_factory.mktemp("lock") / "xtables.lock"
-            program(state, NftRules(OWN_CHAINS) if request.param == "nft" else LegacyRules(OWN_CHAINS, lock_path=lock))
-        yield Place(node, outside, request.param)
+            planned = programmed(ipsets, rules)
+        bound = planned.fake.state[Kind.ADDRESS]
+        node.ip(*(f"addr add {format_addr(address)} dev lo nodad" for address in bound))  # type: ignore[arg-type]
+        yield Place(node, outside, request.param, planned.reconciler)
+
+
+def programmed(ipsets: IPSets, rules: Rules) -> Node:
+    """A node whose sets and rules are real; it has the Services."""
+    fake = FakeKernel()
+    fake.kernel = dataclasses.replace(fake.kernel, ipsets=ipsets, rules=rules)
+    host = (*NODE_ADDRESSES, *SECOND_ADDRESSES, *OTHER_ADDRESSES)
+    node = Node(fake, host=host, node_port_cidrs=NODE_PORTS_AT)
+    addresses = tuple(api.NodeAddress("InternalIP", address) for address in NODE_ADDRESSES)
+    ours = api.Node(api.Metadata(NODE), status=api.NodeStatus(addresses))
+    node.tracker.note(Changed(ObjectRef("Node", "", NODE), ours))
+    node.sync(cluster(*SERVICES))
+    return node
 
 
 def connect(node: Namespace, outside: Namespace) -> None:
@@ -115,14 +128,6 @@ def connect(node: Namespace, outside: Namespace) -> None:
         outside.ip("link set eth0 up", f"addr add {OUTSIDE_ADDRESSES[family]}/{far} dev eth0 nodad")
         outside.ip(f"route add {NODE_ADDRESSES[family]} dev eth0")
         outside.ip(f"route add default via {NODE_ADDRESSES[family]} src {OUTSIDE_ADDRESSES[family]}")
-
-
-def program(state: State, rules: LegacyRules | NftRules) -> None:
-    """Put sets and rules into this thread's network namespace."""
-    made = [Operation(Verb.ADD, kind, *found) for kind in PROGRAMMED for found in state[kind].items()]
-    with contextlib.closing(NetlinkIPSets(ENTRY_KIND_BY_NAME)) as sets:
-        assert not any(sets.apply([operation for operation in made if operation.kind is not Kind.RULES]))
-    assert not any(rules.apply([operation for operation in made if operation.kind is Kind.RULES]))
 
 
 def is_marked(place: Place, address: str, port: int, transport: Transport) -> bool:
@@ -205,3 +210,38 @@ def test_k35_whether_the_node_itself_is_kept_out_where_source_ranges_hold(place,
 )
 def test_k35_a_process_of_the_node_that_sends_from(place, addresses, source, kept_out, family):
     assert is_kept_out(place, addresses[family], source[family]) == kept_out
+
+
+# Another program flushes a table (K36). What its rules kept closed is open, until the next audit has looked.
+
+
+def reaches(place: Place, address: str, port: int) -> bool:
+    """Whether a client outside comes through to the node's own stack, where somebody listens on every address."""
+    with place.outside.socket(family_of(address), *Transport.TCP.value) as client:
+        client.settimeout(SILENCE_S)
+        return client.connect_ex((address, port)) == 0
+
+
+OPENED = {
+    "source ranges": ("filter", lambda place, family: reaches(place, vips(51)[family], 80)),
+    "ports of the node at a VIP": ("filter", lambda place, family: reaches(place, vips(51)[family], 22)),
+    "source ranges for the node itself": ("mangle", lambda place, family: not is_kept_out(place, vips(51)[family])),
+}
+
+
+@every_family
+@pytest.mark.parametrize("what", OPENED)
+def test_k36_what_a_flush_of_a_table_opens_is_closed_by_the_next_audit(place, what, family):
+    """A quick look, which most audits are, is enough."""
+    table, is_open = OPENED[what]
+    with contextlib.ExitStack() as listening:
+        for port in (22, 80):
+            listener = listening.enter_context(place.node.socket(socket.AF_INET6, *Transport.TCP.value))
+            listener.bind(("::", port))
+            listener.listen()
+        assert not is_open(place, family)
+        place.node.run(f"{PROGRAMS[VERSIONS[family]]}-{place.backend}", "-w", "5", "-t", table, "-F")
+        assert is_open(place, family)
+        with place.node.inside():
+            place.reconciler.audit(in_full=False)
+        assert not is_open(place, family)

@@ -16,7 +16,8 @@ from tests.lab.hosts import NODE_ADDRESSES, Cluster
 from tests.lab.probers import Asker, Knocker
 from tests.lab.proxies import LOOK_AGAIN_S, Manifests
 from tests.lab.traffic import Conversation, Transport
-from tests.vm.nodes import ProxyNode, knowing_nodes, proxy_on, small_cluster
+from tests.vm.foreign import PROGRAMS
+from tests.vm.nodes import FLAGS, ProxyNode, knowing_nodes, proxy_on, rules, small_cluster
 from tests.vm.places import A1, every_family, every_transport, ready
 
 SILENCE_S = 0.5
@@ -163,9 +164,9 @@ def place() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def proxy_at(place: Cluster, folder: Path, *services: Svc) -> Iterator[ProxyNode]:
+def proxy_at(place: Cluster, folder: Path, *services: Svc, flags: Sequence[str] = FLAGS) -> Iterator[ProxyNode]:
     """A proxy that has these Services in the kernel; killed at the end if it has not ended before."""
-    with proxy_on(place.node, folder, *services) as proxy:
+    with proxy_on(place.node, folder, *services, flags=flags) as proxy:
         proxy.wait_for_services()
         yield ProxyNode(place, Manifests(folder / "manifests"), proxy)
 
@@ -239,3 +240,19 @@ def test_k36_while_it_is_deleted_and_made_anew_nobody_is_let_in(place, folder):
         for services in (UNRELATED, (GUARDED, *UNRELATED)):
             node.sync(*services)
             knock()
+
+
+def test_k36_nobody_is_let_in_or_kept_out_any_more_when_an_audit_has_put_back_what_another_program_flushed(
+    place, folder
+):
+    """What is open until then: test_rule_packets.py. Audits are a second apart here, not half a minute."""
+    with proxy_at(place, folder, GUARDED, flags=(*FLAGS, "--ipvs-sync-period=1s")) as node:
+        before = [rules(place.node, version) for version in PROGRAMS]
+        for program in PROGRAMS.values():
+            for table in ("filter", "mangle", "nat"):
+                place.node.run(f"{program}-legacy", "-w", "5", "-t", table, "-F")
+        node.proxy.wait_for("drift_found", lambda line: line["kind"] == "rules")
+        node.proxy.wait_until(lambda: before == [rules(place.node, version) for version in PROGRAMS])
+        with knocked(place) as knock, asked(place) as ask_more:
+            knock()
+            ask_more()
