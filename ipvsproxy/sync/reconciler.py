@@ -201,14 +201,11 @@ class Reconciler:
             self.host_changed(self._host.addresses)
         if changes.node_changed or (self._host_changed and self._synced_once):
             touched += self._plan_fixed()
-        if self._host_changed:
-            touched += self._plan(tuple(self._depend_on_host))
-            self._host_changed = False
+        # One set: whether what one Service gives up may linger depends on what all the others want by then.
+        names = dict.fromkeys((*self._depend_on_host, *changes.services) if self._host_changed else changes.services)
+        self._host_changed = False
         touched += self._lingering.let_go()
-        if may_plan and not self._synced_once:
-            touched += self._first_plan(changes.services)
-        else:
-            touched += self._plan(changes.services)
+        touched += self._first_plan(names) if may_plan and not self._synced_once else self._plan(names)
         for (_, key), holder, other in self._desired.contested(dict.fromkeys(touched)):
             log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
             self.tell(self._taken(other, str(key), holder))

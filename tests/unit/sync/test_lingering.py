@@ -518,6 +518,20 @@ def test_a_port_at_an_external_ip_that_its_service_gives_up_drains_where_another
     assert weights(node.fake, key) == {A: 0}
 
 
+def test_k08_a_port_drains_at_an_address_that_another_service_takes_over_while_the_nodes_addresses_change():
+    """The node's addresses make the first Service planned anew, too: still all wants count at once."""
+    node = Node(host=(HOST,))
+    before = Svc("a", ports=((80, "TCP"), (53, "TCP")), node_ports=(30080, 30053), external_ips=(EXTERNAL,))
+    node.sync(cluster(before))
+    key = vs_key(EXTERNAL, 53)
+    connect(node.fake, A, key=key, port=8053)
+    node.has(HOST, "192.0.2.12")
+    after = msgspec.structs.replace(before, external_ips=())
+    node.sync(cluster(after, Svc("c", ("10.96.0.21",), external_ips=(EXTERNAL,))))
+    assert weights(node.fake, key) == {A: 0}
+    assert vs_key("192.0.2.12", 30080) in served(node.fake.state, {addr("192.0.2.12")})
+
+
 @pytest.mark.parametrize("names", [pytest.param(("a", "b"), id="before"), pytest.param(("b", "a"), id="after")])
 def test_a_port_at_an_external_ip_that_its_service_gives_up_drains_while_the_address_stays_for_others(names):
     """Whichever of the two is planned first."""
