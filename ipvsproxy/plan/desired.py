@@ -92,6 +92,11 @@ class Desired:
         plan = self._plans.get(owner)
         return plan.drain_s if plan else None
 
+    def drain_s_at(self, key: VirtualServerKey) -> float | None:
+        """The same of whoever has a virtual server; None where nobody wants it."""
+        holders = self._holders.get((Kind.VIRTUAL_SERVER, key))
+        return min((self._plans[owner] for owner in holders), key=lambda plan: plan.rank).drain_s if holders else None
+
     def notes(self, owner: ServiceName) -> tuple[Note, ...]:
         """What of the owner's wishes his plan in force cannot hold; nothing where there is none."""
         plan = self._plans.get(owner)

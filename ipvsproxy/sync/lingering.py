@@ -95,14 +95,14 @@ class Lingering:
     ) -> list[ObjectId]:
         """`refs` have another plan, or were found other than believed: what leaves with it begins to linger.
 
-        `drain_s` None: the default. The objects that need not linger any more, which are due now too.
+        `drain_s` None: what the Service says that has the virtual server by now, or the default. The objects that need
+        not linger any more, which are due now too.
         """
-        drain_s = self._drain_s if drain_s is None else drain_s
         keys = dict.fromkeys(key for kind, key in refs if kind in {Kind.VIRTUAL_SERVER, Kind.REAL_SERVER})
         due: list[ObjectId] = []
         for key in keys:
             if isinstance(key, VirtualServerKey):
-                due += self._take_up(key, drain_s, service_lives=service_lives)
+                due += self._take_up(key, self._drain_time(key, drain_s), service_lives=service_lives)
         if self._entries:
             self._hold_entries(refs)
         if self._grace and service_lives:
@@ -190,6 +190,10 @@ class Lingering:
         return key in self._unwanted.get(key.address, ())
 
     # How it begins
+
+    def _drain_time(self, key: VirtualServerKey, given: float | None) -> float:
+        said = self._desired.drain_s_at(key) if given is None else given
+        return self._drain_s if said is None else said
 
     def _take_up(self, key: VirtualServerKey, drain_s: float, *, service_lives: bool) -> list[ObjectId]:
         have, want = self._applied((Kind.REAL_SERVER, key)), self._desired.get((Kind.REAL_SERVER, key))

@@ -174,6 +174,23 @@ def test_the_drain_time_of_a_service_that_is_deleted_is_the_one_that_it_had(node
     assert weights(node.fake) is None
 
 
+@pytest.mark.parametrize("finds", [pytest.param("audit", id="an audit"), pytest.param("start", id="a start")])
+def test_what_is_found_behind_a_service_drains_as_that_service_says(finds):
+    node = Node()
+    node.sync(cluster(web(A, drain="30s")))
+    node.fake.state[Kind.REAL_SERVER][KEY] = blob((A, 8080), (B, 8080))
+    connect(node.fake, B)
+    if finds == "audit":
+        node.reconciler.audit(in_full=True)
+    else:
+        node = Node(node.fake)
+        node.sync(cluster(web(A, drain="30s")))
+    node.pass_time(29.5)
+    assert weights(node.fake) == {A: 1, B: 0}
+    node.pass_time(0.5)
+    assert weights(node.fake) == {A: 1}
+
+
 def test_a_service_whose_own_drain_time_is_0_cuts_at_once(node):
     node.sync(cluster(web(A, B, drain="0")))
     node.sync(cluster(web(B, drain="0")))
