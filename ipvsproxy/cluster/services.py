@@ -21,6 +21,7 @@ from ipvsproxy.model.notes import Note, gather
 DEFAULT_AFFINITY_S = 10800
 _MAX_AFFINITY_S = 86400  # k8s.io/api core/v1 ClientIPConfig.timeoutSeconds
 _MAX_PORT = 0xFFFF
+_LONGEST_DRAIN_H = 24  # a Service that is gone holds its address for no longer, whatever its author has written
 _HINT = "Correct the Service; what is not named here is in force"
 _SKIPPED_HINT = "Serve the family on this node, or give the Service a cluster IP of another one"
 _TYPES = frozenset({"ClusterIP", "NodePort", "LoadBalancer", "ExternalName"})
@@ -288,9 +289,11 @@ def _drain_s(annotations: api_objects.Annotations | None, faults: list[str]) -> 
     text = annotations.drain_timeout if annotations else None
     if text is None:
         return None
+    path = f"metadata.annotations[{ANNOTATION_DRAIN_TIMEOUT}]"
     nanoseconds = parse_duration(text.strip())
     if nanoseconds is None or nanoseconds < 0:
-        path = f"metadata.annotations[{ANNOTATION_DRAIN_TIMEOUT}]"
         faults.append(f'{path}: "{text}" is not a duration such as 1m30s, 500ms or 0, so --ipvs-drain-timeout holds')
         return None
-    return nanoseconds / NANOSECONDS_PER_SECOND
+    if nanoseconds > _LONGEST_DRAIN_H * 3600 * NANOSECONDS_PER_SECOND:
+        faults.append(f'{path}: "{text}" is too long, so {_LONGEST_DRAIN_H}h hold')
+    return min(nanoseconds / NANOSECONDS_PER_SECOND, _LONGEST_DRAIN_H * 3600.0)

@@ -400,12 +400,20 @@ def test_all_that_is_wrong_with_a_service_is_one_note():
         pytest.param({"ipvsproxy.io/drain-timeout": "1m30s"}, 90.0, id="a minute and a half"),
         pytest.param({"ipvsproxy.io/drain-timeout": " 500ms "}, 0.5, id="half a second and blanks"),
         pytest.param({"ipvsproxy.io/drain-timeout": "0"}, 0.0, id="0 is at once"),
+        pytest.param({"ipvsproxy.io/drain-timeout": "24h"}, 86400.0, id="the longest"),
     ],
 )
 def test_a_service_may_have_a_drain_time_of_its_own(annotations, drain_s):
     view, reasons = read(annotations=annotations)
     assert view is not None
     assert (view.drain_s, reasons) == (drain_s, [])
+
+
+def test_a_drain_time_of_more_than_a_day_is_told_and_a_day_holds():
+    view, reasons = read(annotations={"ipvsproxy.io/drain-timeout": "24h1ns"})
+    assert view is not None
+    assert view.drain_s == 86400.0
+    assert reasons == ['metadata.annotations[ipvsproxy.io/drain-timeout]: "24h1ns" is too long, so 24h hold']
 
 
 @pytest.mark.parametrize("text", ["", "soon", "15", "-1s", "293y", "1 m"])
