@@ -42,6 +42,7 @@ from ipvsproxy.model.notes import gather
 from ipvsproxy.modes.ipvs import sets
 from ipvsproxy.modes.ipvs.remarks import remarks
 from ipvsproxy.plan.desired import OwnerPlan
+from ipvsproxy.plan.ownership import is_excluded
 
 _TAKEN = "FrontendTaken"
 _NODE_PORT_SETS = {  # of every policy, and of policy Local besides
@@ -111,7 +112,7 @@ def plan_service(
             backends = _backends(service, found)
             lacking.update(_lacking(backends, family))
             for frontend in _frontends(service, port, family, host, backends):
-                if any(frontend.key.address in cidr for cidr in options.exclude):
+                if is_excluded(frontend.key, options.exclude):
                     continue
                 holder = ports.setdefault(frontend.key, port)
                 if holder is port:
@@ -119,8 +120,7 @@ def plan_service(
                     _put(objects, frontend, settings)
                 else:
                     faults.append(f"{frontend.key!s} of port {port!s} is served for port {holder!s}, which comes first")
-            for address, number in endpoints.here(found):
-                objects[_at(sets.LOOP_BACK, VirtualServerKey(port.protocol, address, number), address)] = True
+            objects |= _hairpins(port.protocol, found, options.exclude)
     if service.health_check_node_port:
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
@@ -151,6 +151,17 @@ def _put(objects: dict[ObjectId, Settings], frontend: Frontend, settings: Virtua
     if frontend.is_bound:
         objects[Kind.BOUND_ENTRY, SetEntry(set_name(sets.IPVS_IPS, family_of(key.address)), key.address)] = True
         objects[Kind.ADDRESS, key.address] = True
+
+
+def _hairpins(
+    protocol: Protocol, found: Mapping[endpoints.Target, int], exclude: Sequence[Cidr]
+) -> dict[ObjectId, Settings]:
+    """What a pod of this node is masqueraded by when it is sent to itself."""
+    return {
+        _at(sets.LOOP_BACK, VirtualServerKey(protocol, address, number), address): True
+        for address, number in endpoints.here(found)
+        if not is_excluded(address, exclude)
+    }
 
 
 def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:

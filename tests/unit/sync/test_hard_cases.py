@@ -170,6 +170,14 @@ def test_k48_nothing_inside_an_excluded_network_is_added_edited_or_deleted():
         assert fake.state[Kind.ADDRESS] == fake.state[Kind.ACCEPT_ENTRY] == {}
 
 
+def test_k48_an_endpoint_in_an_excluded_network_gets_no_entry_either_since_it_would_never_go_again():
+    """The API server's endpoints are the nodes' own addresses, and their network a likely one to exclude."""
+    node = Node(exclude=(cidr("192.0.2.0/24"),))
+    node.sync(cluster(Svc("web", endpoints=(("192.0.2.11", True), ("10.244.1.5", True)), local=True)))
+    assert [entry.second for entry in node.fake.state[Kind.SUPPORT_ENTRY] if entry.second] == [addr("10.244.1.5")]
+    assert node.fake.state[Kind.REAL_SERVER][KEY] == blob(("10.244.1.5", 8080), ("192.0.2.11", 8080))
+
+
 def test_an_address_in_an_excluded_network_stays_on_the_device():
     fake = Node().fake
     fake.state[Kind.ADDRESS][addr("203.0.113.200")] = True
