@@ -19,6 +19,13 @@ ANNOTATION_DRAIN_TIMEOUT = "ipvsproxy.io/drain-timeout"  # ours: a Service's own
 ANNOTATION_LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"  # cluster-autoscaler/utils/taints
 
+# The sets that tell what of a kernel state is ours, and what may go when; modes/ipvs/sets.py has the table of all.
+SET_CLUSTER_IP = "KUBE-CLUSTER-IP"
+SET_IPVS_IPS = "KUBE-IPVS-IPS"
+SET_NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"
+SETS_NODE_PORT_TCP = ("KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP")  # of every policy, and of policy Local besides
+SETS_NODE_PORT_UDP = ("KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP")
+
 _IPV6_SETS = "KUBE-6-"
 _SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1
 

@@ -27,7 +27,7 @@ from ipvsproxy.model.kernel_objects import (
     Verb,
     VirtualServerKey,
 )
-from ipvsproxy.model.names import DUMMY_DEVICE, set_name
+from ipvsproxy.model.names import DUMMY_DEVICE, SET_IPVS_IPS, set_name
 
 _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SYSCTL, Verb.ADD),
@@ -172,7 +172,7 @@ def _under_an_address(address: PackedAddr) -> tuple[ObjectId, ...]:
 
 def bound_entry(address: PackedAddr) -> ObjectId:
     """The set entry that closes every port of an address on kube-ipvs0 but those of Services."""
-    return Kind.BOUND_ENTRY, SetEntry(set_name("KUBE-IPVS-IPS", family_of(address)), address)
+    return Kind.BOUND_ENTRY, SetEntry(set_name(SET_IPVS_IPS, family_of(address)), address)
 
 
 def must_be_gone(

@@ -19,15 +19,21 @@ from collections.abc import Collection, Iterator, Sequence
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Key, Kind, SetEntry, State, VirtualServerKey
-from ipvsproxy.model.names import set_name
+from ipvsproxy.model.names import (
+    SET_CLUSTER_IP,
+    SET_NODE_PORT_IPS,
+    SETS_NODE_PORT_TCP,
+    SETS_NODE_PORT_UDP,
+    set_name,
+)
 
 _PROTOCOLS = frozenset(Protocol)
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY)
-_TRACES = frozenset(set_name("KUBE-NODE-PORT-IPS", family) for family in Family)
+_TRACES = frozenset(set_name(SET_NODE_PORT_IPS, family) for family in Family)
 _NODE_PORT_SETS = {
-    set_name(f"KUBE-NODE-PORT-{local}{protocol.name}", family): (family, protocol)
-    for local in ("", "LOCAL-")
-    for protocol in (Protocol.TCP, Protocol.UDP)
+    set_name(base, family): (family, protocol)
+    for protocol, bases in ((Protocol.TCP, SETS_NODE_PORT_TCP), (Protocol.UDP, SETS_NODE_PORT_UDP))
+    for base in bases
     for family in Family
 }  # those that hold ports alone: SCTP's set names the address too
 
@@ -62,7 +68,7 @@ def ours(observed: State, exclude: Sequence[Cidr] = (), host: Collection[PackedA
 
 def is_cluster_ip(key: VirtualServerKey, state: State) -> bool:
     """Whether a virtual server is, or was until now, at a Service's cluster IP: by its accept entry in `state`."""
-    name = set_name("KUBE-CLUSTER-IP", family_of(key.address))
+    name = set_name(SET_CLUSTER_IP, family_of(key.address))
     return SetEntry(name, key.address, key.protocol, key.port) in state[Kind.ACCEPT_ENTRY]
 
 
