@@ -27,6 +27,7 @@ from ipvsproxy.sync.reconciler import Reconciler, SyncResult
 
 log = structlog.get_logger()
 
+TAKE_S = 0.5  # who sends without a pause must not keep what he has sent from being put in force
 FULL_AUDIT_EVERY = 10  # the others take a quick look (sync/mirror.py)
 
 
@@ -110,11 +111,12 @@ class Runner:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
         while True:
             message = self._inbox.get(max(0.0, min(self._sync_at(), self._audit_at) - self._clock.monotonic()))
+            latest = self._clock.monotonic() + TAKE_S
             while message is not None:
                 if message is Signal.STOP:
                     return
                 self._take(message)
-                message = self._inbox.get(0)
+                message = self._inbox.get(0) if self._clock.monotonic() < latest else None
             if self._clock.monotonic() >= self._sync_at():
                 self._sync()
             if self._clock.monotonic() >= self._audit_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +18,7 @@ from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.sync.lingering import CHECK_S
 from ipvsproxy.sync.reconciler import SyncResult
-from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
+from ipvsproxy.sync.runner import TAKE_S, Message, Periods, Runner, Signal
 from ipvsproxy.sync.tally import Tally
 from tests.builders import FakeClock, addr, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
@@ -111,6 +112,25 @@ def test_nobody_wakes_without_news():
 
 def test_events_that_lie_in_the_queue_together_are_one_sync():
     assert synced_at((5, EVENT), (5, EVENT), (5, EVENT)) == [5]
+
+
+class BusyInbox:
+    """A queue in which something lies whenever it is asked, for a minute; taking it costs a tenth of a second."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def get(self, timeout_s: float | None) -> Message:  # noqa: ARG002 - nobody ever waits
+        self.clock.now += 0.1
+        return EVENT if self.clock.now < 60 else Signal.STOP
+
+
+def test_who_sends_without_a_pause_does_not_keep_a_sync_waiting():
+    clock = FakeClock()
+    reconciler = RecordedReconciler(clock)
+    Runner(BusyInbox(clock), Tracker(NODE, frozenset(Family)), reconciler, clock, Periods()).run()  # type: ignore[arg-type]
+    gaps = [later - earlier for earlier, later in pairwise((0.0, *reconciler.synced_at, 60.0))]
+    assert max(gaps) < 2 * TAKE_S
 
 
 def test_k38_the_first_sync_does_not_wait_for_the_minimum_period():
