@@ -273,6 +273,7 @@ def test_load_balancer_ips_are_those_that_the_node_serves_whatever_the_type():
         {"ip": "192.0.2.1"},
         {"ip": "192.0.2.2", "ipMode": "VIP"},
         {"ip": "192.0.2.3", "ipMode": "Proxy"},
+        {"ip": "192.0.2.5", "ipMode": "Tunnel"},  # of an API of some day
         {"hostname": "lb.example"},
         {"ip": "fd00::4"},
     ]

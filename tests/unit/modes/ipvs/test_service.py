@@ -420,9 +420,11 @@ def test_k35_ranges_of_ipv6_stand_in_its_own_sets():
     [
         pytest.param(("192.0.2.0/24",), True, id="a range with the node's address"),
         pytest.param(("198.51.100.0/24",), False, id="none"),
+        pytest.param(("172.16.0.0/12",), False, id="a range with an address that only an interface has"),
         pytest.param((), False, id="no list needs no entry"),
     ],
 )
 def test_the_node_itself_may_use_a_load_balancers_address_with(ranges, is_open):
-    found = members(ranged(*ranges), "KUBE-LOAD-BALANCER-SOURCE-IP", node_ips=(NODE_IP,))
+    host = (NODE_IP, "172.17.0.1")  # that of a bridge, say, which no other node knows this one by
+    found = members(ranged(*ranges), "KUBE-LOAD-BALANCER-SOURCE-IP", node_ips=(NODE_IP,), host=host)
     assert found == ([f"{LB},tcp:80,{LB}"] if is_open else [])
