@@ -150,6 +150,7 @@ class Node:
         other_nodes: OtherNodes | None = None,
         node_port_cidrs: Iterable[str] = (),
         drain_s: float = 900.0,
+        strict_arp: bool = False,
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
@@ -157,7 +158,14 @@ class Node:
         options = ServiceOptions(families, scheduler, exclude)
         node_ports = NodePortAddresses(tuple(cidr for text in node_port_cidrs if (cidr := parse_cidr(text))))
         mode = IpvsMode(
-            IpvsOptions(options, RuleOptions(), node_cidrs_are_local=needs_node, node_ports=node_ports, drain_s=drain_s)
+            IpvsOptions(
+                options,
+                RuleOptions(),
+                node_cidrs_are_local=needs_node,
+                strict_arp=strict_arp,
+                node_ports=node_ports,
+                drain_s=drain_s,
+            )
         )
         self.published: list[HealthSnapshot] = []
         self.reconciler = Reconciler(self.fake.kernel, self.tracker, mode, self.clock, exclude=exclude)

@@ -35,6 +35,7 @@ from ipvsproxy.sync.applier import Applier
 from ipvsproxy.sync.flows import StaleFlows
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
+from ipvsproxy.sync.neighbours import Neighbours
 from ipvsproxy.sync.node_wait import NodeWait
 from ipvsproxy.sync.retries import Retries
 from ipvsproxy.sync.verdict import failed_families
@@ -95,6 +96,7 @@ class Reconciler:
         self._conntrack = kernel.conntrack
         self._usage: TableUsage | None = None
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock, self.tally)
+        self._neighbours = Neighbours()
         self.publish_health: Callable[[HealthSnapshot], None] = lambda _: None
         self._lost: list[ObjectId] = []
         self._synced_once = False
@@ -215,6 +217,7 @@ class Reconciler:
         self._ask_for_nodes()
         self._end_stale_flows()
         self._tell_health()
+        self._neighbours.warn(self._mirror.applied)
         return self._result(len(changes.services))
 
     def audit(self, *, in_full: bool) -> SyncResult:
@@ -337,6 +340,8 @@ class Reconciler:
             drain_s = plan.drain_s if plan else self._desired.drain_s(name)
             if service and plan:
                 self._say(service, plan)
+            if service:
+                self._neighbours.note(service)
             left.append((self._desired.replace(name, plan), drain_s, plan is not None))
             if service and self._mode.depends_on_host(service, slices):
                 self._depend_on_host[name] = None
