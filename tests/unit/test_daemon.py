@@ -6,11 +6,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from ipvsproxy import daemon
+from ipvsproxy.clock import SystemClock
 from ipvsproxy.config.command_line import Serve, parse_command_line
 from ipvsproxy.config.read import read_config
-from ipvsproxy.errors import Unsupported
+from ipvsproxy.errors import IpvsproxyError, Unsupported
+from ipvsproxy.kube.client import Access, ApiServer
+from ipvsproxy.kube.resources import watched
+from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
-from ipvsproxy.sync.runner import Periods
+from ipvsproxy.model.vitals import Heard, Moment
+from ipvsproxy.sync.runner import Periods, Runner, Signal
 from tests.clusters import Node
 
 LOOPBACK = "loopback_serves_no_node_ports"
@@ -51,3 +56,36 @@ def test_k45_an_unknown_scheduler_is_an_event_on_the_node_before_the_program_end
     (notice,) = told
     assert (notice.kind, notice.name, notice.reason) == ("Node", "n1", "UnknownScheduler")
     assert "set --ipvs-scheduler to rr" in notice.text
+
+
+def test_what_a_watch_has_heard_is_told_by_the_wall_clock():
+    watches = [Watch(ApiServer(Access(master="http://127.0.0.1:1")), kind, SystemClock()) for kind in watched("n1")]
+    watches[0].is_connected, watches[0].heard_at = True, 5.0
+    heard = daemon._Source((), watches=tuple(watches)).hear(Moment(monotonic=10.0, unix=1000.0))
+    assert heard == {
+        "Service": Heard(is_connected=True, at=995.0),
+        "EndpointSlice": Heard(is_connected=False),
+        "Node": Heard(is_connected=False),
+    }
+
+
+def test_a_server_that_must_listen_and_cannot_ends_the_daemon_with_its_reason():
+    inbox, node = daemon.QueueInbox(), Node()
+    runner = Runner(inbox, node.tracker, node.reconciler, SystemClock(), Periods())
+
+    def listen() -> None:
+        raise IpvsproxyError("cannot serve metrics at 127.0.0.1:10249", "EADDRINUSE (Address already in use)")
+
+    with capture_logs() as logs:
+        assert daemon._serve(runner, (daemon._Worker("metrics", listen, lambda: None, inbox),)) == 1
+    assert [(log["thread"], log["reason"]) for log in logs if log["event"] == "thread_ended"] == [
+        ("metrics", "cannot serve metrics at 127.0.0.1:10249: EADDRINUSE (Address already in use)")
+    ]
+
+
+def test_the_queue_tells_when_a_message_was_put_in(monkeypatch):
+    inbox = daemon.QueueInbox()
+    monkeypatch.setattr(daemon.time, "monotonic", iter((7.0, 9.0)).__next__)
+    inbox.deliver([])
+    inbox.put(Signal.STOP)
+    assert [(inbox.get(0), inbox.arrived_at) for _ in range(2)] == [((), 7.0), (Signal.STOP, 9.0)]
