@@ -16,7 +16,7 @@ import msgspec
 
 from ipvsproxy.clock import Clock
 from ipvsproxy.config.types import Listener, ProxyConfig
-from ipvsproxy.metrics import Metrics, ServiceLevel, State
+from ipvsproxy.metrics import CONTENT_TYPE, Metrics, ServiceLevel, State
 from ipvsproxy.model.vitals import Heard, Moment
 from ipvsproxy.serve.health_pages import health_pages
 from ipvsproxy.serve.page_server import Page, PageServer, Site
@@ -70,8 +70,8 @@ def _site(name: str, listener: Listener, pages: Mapping[str, Page], event: str, 
 def _metrics_pages(config: ProxyConfig, metrics: Metrics) -> dict[str, Page]:
     levels = ServiceLevel()
     pages: dict[str, Page] = {
-        "/metrics": metrics_page(metrics.render),
-        "/metrics/slis": metrics_page(levels.render, levels.reset),
+        "/metrics": metrics_page(metrics.render, CONTENT_TYPE),
+        "/metrics/slis": metrics_page(levels.render, CONTENT_TYPE, levels.reset),
         **ping_pages(levels.count),
         "/proxyMode": proxy_mode(config.mode),
         "/configz": configz(msgspec.to_builtins(config.written)),

@@ -45,15 +45,14 @@ def ping_pages(count: Callable[[], None]) -> dict[str, Page]:
     return {"/healthz": healthz, "/healthz/ping": lambda _: Answer(HTTPStatus.OK, b"ok", _PLAIN)}
 
 
-def metrics_page(render: Callable[[str], tuple[bytes, str]], reset: Callable[[], None] | None = None) -> Page:
-    """/metrics and the like. `render`: from what the client accepts; `reset`: what DELETE does, where it may."""
+def metrics_page(render: Callable[[], bytes], content_type: str, reset: Callable[[], None] | None = None) -> Page:
+    """/metrics and the like, as `render` writes them; `reset`: what DELETE does, where it may."""
 
     def page(request: Request) -> Answer:
         if reset is not None and request.method == "DELETE":
             reset()
             return Answer(HTTPStatus.OK, b"metrics reset\n", _PLAIN)
-        body, content_type = render(request.header("Accept"))
-        return Answer(HTTPStatus.OK, body, {"Content-Type": content_type})
+        return Answer(HTTPStatus.OK, render(), {"Content-Type": content_type})
 
     return page
 

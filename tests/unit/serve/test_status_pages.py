@@ -138,11 +138,8 @@ def test_statusz_as_json_is_the_kind_of_upstream():
 
 def test_delete_resets_only_where_it_may():
     resets = []
-
-    def render(accept: str) -> tuple[bytes, str]:
-        return accept.encode(), "text/plain"
-
     request = Request("DELETE", 1, "/metrics/slis")
-    assert metrics_page(render, lambda: resets.append(1))(request).body == b"metrics reset\n"
-    assert metrics_page(render)(request).body == b""
+    with_reset = metrics_page(lambda: b"all", "text/plain", lambda: resets.append(1))
+    assert with_reset(request).body == b"metrics reset\n"
+    assert metrics_page(lambda: b"all", "text/plain")(request).body == b"all"
     assert resets == [1]
