@@ -119,6 +119,7 @@ class BusyInbox:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
+        self.arrived_at = 0.0
 
     def get(self, timeout_s: float | None) -> Message:  # noqa: ARG002 - nobody ever waits
         self.clock.now += 0.1
