@@ -120,6 +120,18 @@ def test_k13_a_service_that_went_while_no_proxy_ran_drains_and_ends(hosts: Clust
                 talk.ask()
 
 
+def test_k18_a_stream_outlives_a_restart_with_another_scheduler_which_is_set_in_place(hosts: Cluster, tmp_path: Path):
+    with contextlib.ExitStack() as stack:
+        with proxy_on(hosts.node, tmp_path, web(A1)) as proxy:
+            proxy.wait_for_services()
+            talk = stack.enter_context(stream_to("a1", hosts["a3"], VIP, 80))
+            assert proxy.stop(signal.SIGTERM) == 0
+        with proxy_on(hosts.node, tmp_path, web(A1), flags=(*FLAGS, "--ipvs-scheduler=lc")) as proxy:
+            proxy.wait_for_services()
+            assert f"-A -t {VIP}:80 -s lc" in virtual_servers(hosts.node)
+            assert talk.ask().server == "a1"
+
+
 def rewrite(folder: Path, *services: Svc) -> None:
     """The manifests of `proxy_on` say this from now on, in one step."""
     hidden = folder / "manifests" / ".next"
