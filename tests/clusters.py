@@ -31,6 +31,7 @@ class Svc(msgspec.Struct, frozen=True):
     `node_ports`: one for each of `ports`, 0 for none. `ingress`: the load balancer's addresses with their ipMode.
     `local`: all endpoints are on our node; `here`: those that are where not all are.
     `drain`: the drain time that it asks for by annotation.
+    `stopping`: those of `endpoints` that terminate; what is ready by those still serves then, and is not ready.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Svc(msgspec.Struct, frozen=True):
     source_ranges: tuple[str, ...] = ()
     health_port: int = 0
     drain: str | None = None
+    stopping: tuple[str, ...] = ()
 
     @property
     def type_name(self) -> str:
@@ -115,10 +117,14 @@ def _slice(service: Svc, name: str, family: Family, endpoints: Iterable[tuple[st
         endpoints=tuple(
             api.Endpoint(
                 addresses=(address,),
-                conditions=api.EndpointConditions(ready=ready, serving=ready, terminating=False),
+                conditions=api.EndpointConditions(
+                    ready=serves and address not in service.stopping,
+                    serving=serves,
+                    terminating=address in service.stopping,
+                ),
                 node_name=NODE if service.local or address in service.here else None,
             )
-            for address, ready in endpoints
+            for address, serves in endpoints
         ),
         ports=tuple(api.EndpointPort(f"p{n}{proto.lower()}", proto, 8000 + n) for n, proto in service.ports),
     )

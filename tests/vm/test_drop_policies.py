@@ -19,6 +19,7 @@ from tests.clusters import Svc
 from tests.lab.hosts import NODE_ADDRESSES, Cluster
 from tests.lab.traffic import Conversation, Transport, ask, serving
 from tests.vm.foreign import VERSIONS, foreign_rules, restore
+from tests.vm.health import probe, refusal
 from tests.vm.nodes import cleaned_up, flags_with, proxy_on, small_cluster
 from tests.vm.places import A1, B1, every_family, every_transport, ready
 
@@ -52,6 +53,14 @@ WEB = Svc(
     node_ports=(30080, 30080, 30132),
     external_ips=("203.0.113.11", "2001:db8:113::11"),
     ingress=(("203.0.113.10", "VIP"), ("2001:db8:113::10", "VIP")),
+)
+PROBED = Svc(
+    "probed",
+    ("10.96.0.21", "2001:db8:96::21"),
+    endpoints=ready(A1),
+    ingress=(("203.0.113.20", "VIP"), ("2001:db8:113::20", "VIP")),
+    external_policy="Local",
+    health_port=32100,
 )
 WAYS = {
     "cluster IP": (WEB.ips, 80),
@@ -105,8 +114,10 @@ def hardened(
     """The cluster whose node is hardened after a proxy has started there."""
     hardening: Hardening = request.param
     folder, flags = tmp_path_factory.mktemp("proxy"), (*flags_with(hardening.backend), *hardening.flags)
-    with proxy_on(place.node, folder, WEB, flags=flags) as proxy:
+    with proxy_on(place.node, folder, WEB, PROBED, flags=flags) as proxy:
         proxy.wait_for_services()
+        for address in NODE_ADDRESSES:  # the server has a thread of its own
+            proxy.wait_until(lambda address=address: refusal(place.node, address, 32100, PROBED.name) is None)
         for version in VERSIONS:
             rules = (*(NEIGHBOURS if version == 6 else ()), *hardening.rules)
             restore(place.node, version, *rules, backend=hardening.backend)
@@ -168,6 +179,19 @@ def test_k28_every_endpoint_answers_over_sctp(hardened, client, way, family):
     port = 30132 if way == "node port" else 132
     address = WAYS[way][0][family]
     assert {ask(hardened[client], address, port, Transport.SCTP).server for _ in range(2)} == {"a1", "b1"}
+
+
+@every_hardening
+@every_family
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        pytest.param(NODE_ADDRESSES, id="node address"),
+        pytest.param(tuple(ip for ip, _ in PROBED.ingress), id="load-balancer IP"),
+    ],
+)
+def test_k28_the_health_check_node_port_answers_a_client_outside(hardened, addresses, family):
+    assert probe(hardened["outside"], addresses[family], 32100, PROBED.name) == (200, 1)
 
 
 @every_hardening

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from tests.clusters import Svc
-from tests.lab.hosts import NODE_ADDRESSES, Cluster
+from tests.lab.hosts import NODE_ADDRESSES, Cluster, Namespace
 from tests.lab.proxies import LogLine
-from tests.lab.traffic import Transport, ask, serving
+from tests.lab.traffic import Conversation, Transport, ask, serving
 from tests.vm.nodes import AddressLog, ProxyNode, bound, sets, virtual_servers
 from tests.vm.places import A1, A2, B1, BRIDGE, every_family, every_transport, ready
 
@@ -37,6 +37,7 @@ SCTP_NODE_PORT = Way(NODE_ADDRESSES, 30132)
 SCTP_LOAD_BALANCER = Way(("203.0.113.30", "2001:db8:113::30"), 132)
 SCTP_EXTERNAL_IP = Way(("203.0.113.31", "2001:db8:113::31"), 132)
 PROXIED = ("203.0.113.12", "2001:db8:113::12")
+BALANCER = ("203.0.113.70", "2001:db8:113::70")
 LATE = ("192.0.2.50", "2001:db8:1::50")
 """An address that the node has not."""
 
@@ -284,9 +285,46 @@ def test_k32_a_bound_address_that_the_node_gets_on_another_interface_is_let_go_f
     assert_refused(served, "outside", EXTERNAL_IP._replace(port=22), family)
 
 
-def test_an_address_of_a_load_balancer_that_is_a_proxy_is_nowhere_in_the_kernel(served):
+def test_k27_an_address_of_a_load_balancer_that_is_a_proxy_is_nowhere_in_the_kernel(served):
     text = "\n".join([*virtual_servers(served.host), *bound(served.host), *sets(served.host)])
     assert not [address for address in PROXIED if address in text]
+
+
+def balanced(mode: str) -> Svc:
+    """A Service whose load balancer sends from the very address that clients send to."""
+    ingress = tuple((address, mode) for address in BALANCER)
+    return Svc(
+        "balanced", ("10.96.0.70", "2001:db8:96::70"), endpoints=ready(A1, B1), node_ports=(30070,), ingress=ingress
+    )
+
+
+@every_family
+def test_k27_a_load_balancer_that_sends_from_its_own_address_is_served_as_soon_as_that_is_not_bound_here(node, family):
+    """A node that has the address for its own takes no packet from it, nor sends one there."""
+    with balancer_at_the_client(node, family) as (outside, source):
+        place = (outside, NODE_ADDRESSES[family], 30070)
+        node.sync(balanced("VIP"))
+        with pytest.raises(TimeoutError), Conversation(*place, timeout_s=1, source=source):
+            pass
+        node.sync(balanced("Proxy"))
+        servers = set()
+        for _ in range(2):
+            with Conversation(*place, source=source) as talk:
+                servers.add(talk.ask().server)
+        assert servers == {"a1", "b1"}
+
+
+@contextlib.contextmanager
+def balancer_at_the_client(node: ProxyNode, family: int) -> Iterator[tuple[Namespace, str]]:
+    """The client outside has the load balancer's address, to which the node has a route; yields both."""
+    address, outside = BALANCER[family], node.hosts["outside"]
+    outside.ip(f"addr add {address}/{(32, 128)[family]} dev eth0 nodad")
+    node.host.ip(f"route add {address} dev eth0")
+    try:
+        yield outside, address
+    finally:
+        node.host.ip(f"route del {address} dev eth0")
+        outside.ip(f"addr del {address}/{(32, 128)[family]} dev eth0")
 
 
 def test_k19_an_external_ip_that_two_services_share_stays_for_the_one_that_is_left(node):
