@@ -62,7 +62,7 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
     notes += _missing(tracker, config)
     contested = (
         Note(f"Service {other}", f"{key!s} is served for {holder}, which is older", "Give it another address or port")
-        for (_, key), holder, other in desired.contested(desired)
+        for key, holder, other in desired.take_lost()
     )
     return desired.state(), (*notes, *contested)
 

@@ -208,7 +208,7 @@ class Reconciler:
         self._host_changed = False
         touched += self._lingering.let_go()
         touched += self._first_plan(names) if may_plan and not self._synced_once else self._plan(names)
-        for (_, key), holder, other in self._desired.contested(dict.fromkeys(touched)):
+        for key, holder, other in self._desired.take_lost():
             log.warning("frontend_taken", service=str(other), vip=str(key), by=str(holder), hint="The older one has it")
             self.tell(self._taken(other, str(key), holder))
         self._applier.apply([*touched, *self._applier.due()])

@@ -73,7 +73,7 @@ def test_a_service_that_does_not_tell_its_age_is_the_youngest():
     for plan in (unknown, known):
         desired.replace(plan.owner, plan)
     assert desired.get(SERVER) == VirtualServer("rr")
-    assert list(desired.contested([SERVER, ADDRESS])) == [(SERVER, known.owner, unknown.owner)]
+    assert desired.take_lost() == [(KEY, known.owner, unknown.owner)]
 
 
 # Set entries go with the frontend that they are about
@@ -118,6 +118,67 @@ def test_an_entry_that_another_frontend_names_too_stays():
     assert desired.get(port) is True
     desired.replace(A, OwnerPlan(A, "2026-02-01T00:00:00Z", {SERVER: VirtualServer("rr"), port: True}, {KEY: (port,)}))
     assert desired.get(port) is None
+
+
+def test_an_entry_of_a_lost_frontend_counts_as_soon_as_it_goes_with_another_one_too():
+    second = vs_key("198.51.100.11", 30080)
+    port = (Kind.SUPPORT_ENTRY, SetEntry("KUBE-NODE-PORT-TCP", port=30080))
+    objects = {SERVER: VirtualServer("rr"), (Kind.VIRTUAL_SERVER, second): VirtualServer("rr"), port: True}
+    created = "2026-02-01T00:00:00Z"
+    desired = Desired()
+    desired.replace(B, OLD)
+    desired.replace(A, OwnerPlan(A, created, objects, {KEY: (port,), second: ()}))
+    assert desired.get(port) is None
+    assert desired.replace(A, OwnerPlan(A, created, objects, {KEY: (port,), second: (port,)})) == [port]
+    assert desired.get(port) is True
+
+
+# Many want one frontend
+
+
+def contestants(count: int) -> list[OwnerPlan]:
+    """Each with an entry of its own; the last is the oldest."""
+    plans = []
+    for number in range(count):
+        entry = (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOAD-BALANCER-SOURCE-CIDR", KEY.address, 6, 80, bytes(4), number))
+        name, created = ServiceName("default", f"s{number}"), f"2026-01-01T00:00:{count - number:02}Z"
+        plans.append(OwnerPlan(name, created, {SERVER: VirtualServer("rr"), entry: True}, {KEY: (entry,)}))
+    return plans
+
+
+def test_whoever_comes_among_many_touches_what_he_wants_and_one_other_at_most():
+    desired = Desired()
+    touched = [len(set(desired.replace(plan.owner, plan))) for plan in contestants(50)]
+    assert touched == [2, *[3] * 49]  # the virtual server, his entry, and that of the one from whom he takes it
+    plans = contestants(51)
+    youngest = OwnerPlan(
+        ServiceName("default", "young"), "2027-01-01T00:00:00Z", plans[50].objects, plans[50].frontends
+    )
+    assert len(set(desired.replace(youngest.owner, youngest))) == 2
+
+
+def test_each_is_told_once_who_has_what_he_wants_in_vain_whatever_the_others_do():
+    *young, old = contestants(50)
+    desired = Desired()
+    for plan in (*young, old):
+        desired.replace(plan.owner, plan)
+    assert set(desired.take_lost()) == {(KEY, old.owner, plan.owner) for plan in young}
+    for plan in (old, young[0]):
+        desired.replace(
+            plan.owner, msgspec.structs.replace(plan, objects={**plan.objects, SERVER: VirtualServer("lc")})
+        )
+    desired.replace(old.owner, None)
+    assert desired.take_lost() == []
+    desired.replace(old.owner, old)
+    assert desired.take_lost() == [(KEY, old.owner, young[-1].owner)]
+
+
+def test_who_has_it_back_before_anybody_asks_is_told_nothing():
+    desired = Desired()
+    for plan in (YOUNG, OLD):
+        desired.replace(plan.owner, plan)
+    desired.replace(B, None)
+    assert desired.take_lost() == []
 
 
 def test_health_checks_are_the_same_object_until_one_of_them_changes():

@@ -415,6 +415,18 @@ def test_the_younger_of_two_services_is_told_that_its_frontend_is_taken_whatever
     assert told == []
 
 
+def test_neither_an_edit_of_who_has_a_frontend_nor_one_more_who_wants_it_tells_the_others_again(events):
+    def svc(number: int, **fields) -> Svc:
+        created = f"2026-01-0{number}T00:00:00Z"
+        return Svc(f"s{number}", (f"10.96.0.2{number}",), external_ips=("203.0.113.10",), created=created, **fields)
+
+    node = Node()
+    node.sync(cluster(svc(1), svc(2), svc(3)))
+    events.clear()
+    node.sync(cluster(svc(1, affinity_s=60), svc(2), svc(3), svc(4)))
+    assert [line["service"] for line in events if line["event"] == "frontend_taken"] == ["default/s4"]
+
+
 def test_two_ports_of_a_service_that_make_one_virtual_server_are_said_once_in_the_log_and_to_its_owner(events):
     service = Svc("web", ports=((80, "TCP"), (30080, "TCP")), node_ports=(30080, 0), external_ips=("192.0.2.11",))
     node = Node(host=["192.0.2.11"])
