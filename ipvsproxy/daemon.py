@@ -107,7 +107,6 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
         tracker = Tracker(
             name,
             families,
-            needs_node=mode.depends_on_node,
             node_ip=config.bind_address if any(config.bind_address) else None,
             external_ips=config.allows_external_ips,
             claims=claims,

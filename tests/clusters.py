@@ -141,7 +141,11 @@ def events(before: Cluster, after: Cluster) -> Iterator[ClusterEvent]:
 
 
 class Node:
-    """A node with a fake kernel: give it clusters and addresses, look at its kernel."""
+    """A node with a fake kernel: give it clusters and addresses, look at its kernel.
+
+    `needs_node`: pods are told by the networks of our Node. With it, and unless it `hears_of_node`, that there is no
+    Node of our name is not told with the first cluster.
+    """
 
     def __init__(
         self,
@@ -152,6 +156,7 @@ class Node:
         host: Iterable[str] = (),
         exclude: tuple[Cidr, ...] = (),
         needs_node: bool = False,
+        hears_of_node: bool = True,
         claims: Claims | None = None,
         other_nodes: OtherNodes | None = None,
         node_port_cidrs: Iterable[str] = (),
@@ -160,7 +165,7 @@ class Node:
     ) -> None:
         self.fake = fake or FakeKernel()
         self.clock = FakeClock()
-        self.tracker = Tracker(NODE, families, needs_node=needs_node, claims=claims)
+        self.tracker = Tracker(NODE, families, claims=claims)
         options = ServiceOptions(families, scheduler, exclude)
         node_ports = NodePortAddresses(tuple(cidr for text in node_port_cidrs if (cidr := parse_cidr(text))))
         mode = IpvsMode(
@@ -180,6 +185,7 @@ class Node:
         self.has(*host)
         self.reconciler.start()
         self._seen: Cluster = {}
+        self._hears_of_node = hears_of_node and not needs_node
 
     def has(self, *addresses: str) -> bool:
         """The node's interfaces but kube-ipvs0 have these addresses now; whether a sync has to know."""
@@ -192,6 +198,8 @@ class Node:
         if not self._seen:
             self.tracker.note(Listed("Service"))
             self.tracker.note(Listed("EndpointSlice"))
+            if self._hears_of_node:
+                self.tracker.note(Listed("Node"))
         self._seen = now
 
     def sync(self, now: Cluster | None = None) -> int:

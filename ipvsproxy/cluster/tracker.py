@@ -40,6 +40,7 @@ from ipvsproxy.model.notices import Notice, service_notices
 _Part: TypeAlias = ServiceView | CompactSlice | None
 _SERVICE = ""  # the key of the Service itself beside its slices' names, which are never empty
 _NEEDED = frozenset({"Service", "EndpointSlice"})
+_NODE = "Node"
 _CLAIMS = "claimed addresses"  # beside the kinds of objects: what is said of a Service for other objects' sake
 _ELSEWHERE_HINT = (
     "It is not served on this node, its packets go to whoever has it. Give the Service an address of its own"
@@ -80,7 +81,6 @@ class Tracker:
         families: Collection[Family],
         node_addresses: tuple[PackedAddr, ...] = (),
         *,
-        needs_node: bool = False,
         external_ips: bool = True,
         node_ip: PackedAddr | None = None,
         claims: Claims | None = None,
@@ -99,13 +99,12 @@ class Tracker:
         self._new_notes: list[Note] = []
         self._new_notices: list[Notice] = []
         self._listed: set[str] = set()
-        self._needed = _NEEDED | {"Node"} if needs_node else _NEEDED
         self.claims.put_our_node(self._node)
 
     @property
     def ready(self) -> bool:
-        """Whether all that plans depend on was told in full: nothing may be removed from the kernel before."""
-        return self._listed >= self._needed
+        """Whether Services and their endpoints were told in full: nothing may be removed from the kernel before."""
+        return self._listed >= _NEEDED
 
     @property
     def node(self) -> NodeView:
@@ -126,6 +125,11 @@ class Tracker:
     def families(self) -> frozenset[Family]:
         """Those that this node serves."""
         return self._families
+
+    @property
+    def has_heard_of_node(self) -> bool:
+        """Whether our Node was told, or that there is none, or that we may not ask."""
+        return self._node_is_there or _NODE in self._listed
 
     @property
     def counts(self) -> Counts:
@@ -167,6 +171,8 @@ class Tracker:
                 self.claims.forget_nodes()
             case Forbidden(kind=kind, reason=reason) if kind == OTHER_NODE:
                 self._go_on_without_nodes(reason)
+            case Forbidden(kind=kind, reason=reason) if kind == _NODE:
+                self._go_on_without_our_node(reason)
         return True
 
     def take(self, bound: Container[object] = ()) -> Changes:
@@ -277,6 +283,15 @@ class Tracker:
         effect = "external and load-balancer IPs that another Node has are not left to it"
         hint = "Grant list and watch on nodes, without a list of names, to the account of ipvsproxy"
         self._new_notes.append(Note("other Nodes", f"{reason}: {effect}", hint))
+
+    def _go_on_without_our_node(self, reason: str) -> None:
+        if not self.has_heard_of_node:
+            effect = "its zone, addresses and pod networks are not known"
+            hint = (
+                f"Grant list and watch on nodes, for the name {self._node.name} at least, to the account of ipvsproxy"
+            )
+            self._new_notes.append(Note(f"Node {self._node.name}", f"{reason}: {effect}", hint))
+            self._listed.add(_NODE)
 
     def _say_what_is_elsewhere(self, name: ServiceName) -> None:
         view = self._services.get(name)

@@ -18,13 +18,13 @@ class Mode(Protocol):
 
     name: str
 
-    depends_on_node: bool  # nothing may be planned before the Node object is known
+    depends_on_node: bool  # not even the fixed layer may be planned before the Node object is known
     drain_s: float  # how long connections to what leaves may go on where its plan does not say
     accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
     guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
 
-    def knows_enough(self, node: NodeView) -> bool:
-        """Whether our Node says all that plans depend on."""
+    def lacks(self, node: NodeView) -> str:
+        """What our Node does not say though plans depend on it, in words; empty where it says all."""
 
     def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
         """What stands whatever the Services are."""

@@ -193,7 +193,7 @@ class Reconciler:
         self._applier.carried_out = 0
         touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._lost]
         self._lost = []
-        may_plan = self._tracker.ready and self._node_wait.is_over(self._tracker.node)
+        may_plan = self._tracker.ready and self._node_wait.is_over(self._tracker)
         changes = self._take() if may_plan else Changes()
         _log(changes.notes)
         for notice in changes.notices:

@@ -61,6 +61,7 @@ class MeasuredNode:
         require_scheduler(kernel.ipvs, "rr")
         self.tracker = Tracker(workload.NODE_NAME, tuple(Family))
         mode = IpvsMode(IpvsOptions(ServiceOptions(frozenset(Family))))
+        self.tracker.note(Listed("Node"))  # there is none
         self.reconciler = Reconciler(kernel, self.tracker, mode, SystemClock())
         self.reconciler.host_changed(frozenset({HOST_ADDRESS}))
         self.reconciler.start()

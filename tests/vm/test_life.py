@@ -119,7 +119,7 @@ def sync(host: Namespace, limit: int | None = None) -> tuple[SyncResult, Countin
         mode = IpvsMode(IpvsOptions(ServiceOptions(families), RuleOptions()))
         reconciler = Reconciler(kernel, tracker, mode, SystemClock())
         reconciler.start()
-        for event in (*events({}, cluster(*SERVED)), Listed("Service"), Listed("EndpointSlice")):
+        for event in (*events({}, cluster(*SERVED)), *map(Listed, ("Service", "EndpointSlice", "Node"))):
             tracker.note(event)
         return reconciler.sync(), kernel
 

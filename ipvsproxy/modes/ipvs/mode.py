@@ -79,11 +79,14 @@ class IpvsMode:
         self.drain_s = options.drain_s
         self.depends_on_node = options.node_cidrs_are_local or options.node_ports.primary
 
-    def knows_enough(self, node: NodeView) -> bool:
-        """Whether our Node says all that plans depend on."""
-        lacks_networks = self._options.node_cidrs_are_local and not node.pod_cidrs
-        lacks_addresses = self._options.node_ports.primary and not node.primary_ips
-        return not (lacks_networks or lacks_addresses)
+    def lacks(self, node: NodeView) -> str:
+        """What our Node does not say though plans depend on it, in words; empty where it says all."""
+        found = []
+        if self._options.node_cidrs_are_local and not node.pod_cidrs:
+            found.append("pod networks")
+        if self._options.node_ports.primary and not node.primary_ips:
+            found.append("addresses")
+        return " and ".join(found)
 
     def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
         """Sysctls, sets, rules, the link and the traces of node ports: what stands whatever the Services are."""

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from ipvsproxy.cluster.events import ApiObject, Changed, Listed, ObjectRef, Rejected, Removed
+from ipvsproxy.cluster.events import ApiObject, Changed, Forbidden, Listed, ObjectRef, Rejected, Removed
 from ipvsproxy.cluster.tracker import Changes, Counts, Tracker
 from ipvsproxy.model.addr import format_addr, parse_addr
 from ipvsproxy.model.api_objects import EndpointSlice, Node, Service
@@ -67,19 +67,29 @@ def tell(tracker, *events):
         tracker.note(event)
 
 
-@pytest.mark.parametrize(
-    "needs_node, needed",
-    [
-        pytest.param(False, {"Service", "EndpointSlice"}, id="Services and slices"),
-        pytest.param(True, {"Service", "EndpointSlice", "Node"}, id="and our Node where plans depend on it"),
-    ],
-)
 @pytest.mark.parametrize("order", list(itertools.permutations(("Service", "EndpointSlice", "Node"))))
-def test_it_is_ready_once_all_that_plans_depend_on_is_listed_in_any_order(order, needed, *, needs_node: bool):
-    tracker = Tracker("n1", Family, needs_node=needs_node)
+def test_it_is_ready_once_services_and_slices_are_listed_in_any_order(order):
+    tracker = Tracker("n1", Family)
     for number, kind in enumerate(order, 1):
         tracker.note(Listed(kind))
-        assert tracker.ready is (needed <= set(order[:number]))
+        assert tracker.ready is ({"Service", "EndpointSlice"} <= set(order[:number]))
+        assert tracker.has_heard_of_node is ("Node" in order[:number])
+
+
+@pytest.mark.parametrize(
+    "event,notes",
+    [
+        pytest.param(changed(node("n1")), 0, id="its object"),
+        pytest.param(changed(node("n2")), None, id="not of another one"),
+        pytest.param(Listed("Node"), 0, id="that there is none"),
+        pytest.param(Forbidden("Node", "refused (403)"), 1, id="that it may not be read, which is said"),
+    ],
+)
+def test_our_node_is_heard_of_by(event, notes):
+    tracker = Tracker("n1", Family)
+    tell(tracker, event, event)
+    assert tracker.has_heard_of_node is (notes is not None)
+    assert len(tracker.take().notes) == (notes or 0)
 
 
 def test_a_touched_service_is_named_once_and_only_once(tracker):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Removed
+from ipvsproxy.cluster.events import Changed, Forbidden, Listed, ObjectRef, Removed
 from ipvsproxy.model import api_objects as api
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, RuleTable
+from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry
 from ipvsproxy.sync.node_wait import WAIT_S
-from tests.builders import vs_key
-from tests.clusters import NODE, Node, Svc, cluster
+from tests.builders import addr, blob, vs_key
+from tests.clusters import NODE, Cluster, Node, Svc, cluster
 
 WEB = cluster(Svc("web"))
 KEY = vs_key("10.96.0.20", 80)
@@ -126,7 +126,86 @@ def test_a_node_that_is_deleted_changes_nothing_and_its_next_word_counts():
     assert "10.244.7.0/24" in rules(node)
 
 
-def test_a_mode_that_does_not_need_the_node_never_waits(events):
+# Where nothing but Services' plans depends on it
+
+NEAR, FAR = "10.244.1.5", "10.244.2.5"
+BALANCER = "203.0.113.10"
+OWN_WAY_IN = SetEntry("KUBE-LOAD-BALANCER-SOURCE-IP", addr(BALANCER), 6, 80, addr(BALANCER))
+
+
+def hinted() -> Cluster:
+    """A Service with an endpoint for each of two zones, at a load balancer that our Node may use."""
+    ranges = ("192.0.2.0/24",)
+    service = Svc("web", endpoints=((NEAR, True), (FAR, True)), ingress=((BALANCER, "VIP"),), source_ranges=ranges)
+    objects = cluster(service)
+    (ref,) = (ref for ref in objects if ref.kind == "EndpointSlice")
+    slice_ = objects[ref]
+    assert isinstance(slice_, api.EndpointSlice)
+    endpoints = tuple(
+        msgspec.structs.replace(endpoint, hints=api.EndpointHints(for_zones=(api.Hint(zone),)))
+        for endpoint, zone in zip(slice_.endpoints or (), ("za", "zb"), strict=True)
+    )
+    return {**objects, ref: msgspec.structs.replace(slice_, endpoints=endpoints)}
+
+
+def our_node() -> Changed:
+    found = api.Node(
+        api.Metadata(NODE, labels={"topology.kubernetes.io/zone": "za"}),
+        status=api.NodeStatus((api.NodeAddress("InternalIP", "192.0.2.11"),)),
+    )
+    return Changed(REF, found)
+
+
+def restarted() -> Node:
+    """A node whose former run knew its Node, and which has heard all but of that."""
+    former = Node(host=("192.0.2.11",))
+    former.tracker.note(our_node())
+    former.sync(hinted())
+    assert former.fake.state[Kind.REAL_SERVER][KEY] == blob((NEAR, 8080))
+    assert OWN_WAY_IN in former.fake.state[Kind.SUPPORT_ENTRY]
+    node = Node(former.fake, host=("192.0.2.11",), hears_of_node=False)
+    node.tell(hinted())
+    return node
+
+
+def test_k14_k36_a_start_neither_crosses_zones_nor_shuts_the_node_out_because_its_node_is_told_last(events):
+    node = restarted()
+    assert node.sync() == 0
+    (line,) = events_named(events, "waiting_for_node")
+    assert (line["lacks"], line["at_most_s"]) == ("any word of it", WAIT_S)
+    node.tracker.note(our_node())
+    assert node.sync() == 0
+    assert node.reconciler.sync().retry_at is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Listed("Node"), id="there is no such Node"),
+        pytest.param(Forbidden("Node", "refused (403)"), id="it may not be read"),
+    ],
+)
+def test_an_answer_without_a_node_ends_the_wait(answer, events):
+    node = restarted()
+    node.sync()
+    node.tracker.note(answer)
+    assert node.sync() > 0
+    assert node.fake.state[Kind.REAL_SERVER][KEY] == blob((NEAR, 8080), (FAR, 8080))
+    assert events_named(events, "node_not_known") == []
+    node.tracker.note(our_node())
+    node.sync()
+    assert node.fake.state[Kind.REAL_SERVER][KEY] == blob((NEAR, 8080))
+
+
+def test_a_server_that_never_answers_about_our_node_holds_nothing_up_for_long(events):
+    node = restarted()
+    assert node.reconciler.sync().retry_at == WAIT_S
+    node.pass_time(WAIT_S)
+    assert node.fake.state[Kind.REAL_SERVER][KEY] == blob((NEAR, 8080), (FAR, 8080))
+    assert [line["lacks"] for line in events_named(events, "node_not_known")] == ["any word of it"]
+
+
+def test_who_has_heard_that_there_is_no_node_does_not_wait(events):
     node = Node()
     node.sync(WEB)
     assert serves(node)

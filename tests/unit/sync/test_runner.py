@@ -324,7 +324,7 @@ def test_an_event_of_the_cluster_is_in_the_kernel_when_the_loop_waits_again():
     ref = ObjectRef("EndpointSlice", "default", "a-ipv4")
     second = Changed(ref, cluster(Svc("a", endpoints=(("10.244.2.5", True),)))[ref])
     script = (
-        (1.0, (*first, Listed("Service"), Listed("EndpointSlice"))),
+        (1.0, (*first, Listed("Service"), Listed("EndpointSlice"), Listed("Node"))),
         (7.0, (second,)),
         (8.0, Signal.STOP),
     )
