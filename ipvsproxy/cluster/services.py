@@ -98,10 +98,12 @@ def _view(
     own_families = {family_of(ip) for ip in cluster_ips}
     external_local = _external_policy_local(spec, faults)
     restricted, source_ranges = _source_ranges(spec, own_families, faults)
+    ports = tuple(_ports(spec, faults))
+    tells_health = external_local and bool(ports)  # a Service of which nothing is served has none
     return ServiceView(
         name=name,
         created=service.metadata.creation_timestamp or "",
-        ports=tuple(_ports(spec, faults)),
+        ports=ports,
         cluster_ips=cluster_ips,
         affinity_s=_affinity_s(spec, faults),
         external_ips=_addresses(spec.external_ips or (), "spec.externalIPs", own_families, faults),
@@ -110,7 +112,7 @@ def _view(
         source_ranges=source_ranges,
         external_policy_local=external_local,
         internal_policy_local=_is_local(spec.internal_traffic_policy, "spec.internalTrafficPolicy", faults),
-        health_check_node_port=_health_check_node_port(spec, faults) if external_local else 0,
+        health_check_node_port=_health_check_node_port(spec, faults) if tells_health else 0,
         uid=service.metadata.uid,
         drain_s=_drain_s(service.metadata.annotations, faults),
     )

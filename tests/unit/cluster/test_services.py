@@ -371,6 +371,12 @@ def test_internal_policy_local(policy, expected):
             1,
             id="too large",
         ),
+        pytest.param(
+            {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{**HTTP, "protocol": "QUIC"}]},
+            0,
+            1,
+            id="no port that can be served",
+        ),
     ],
 )
 def test_the_health_check_port_belongs_to_local_load_balancers(changes, expected, faults):
