@@ -124,9 +124,10 @@ class _ObjectReader:
         elif not isinstance(items, list):
             yield self._refuse(line, "items: expected array")
         else:
-            for item in items:
+            for index, item in enumerate(items):
                 item_line = item.line if isinstance(item, Mapping) else 0
-                yield from self.read(Root(item_line or line, item), listed)
+                for found in self.read(Root(item_line or line, item), listed):
+                    yield _numbered(found, index)
 
     def _read_object(self, line: int, value: Mapping, kind: Kind) -> ManifestObject | Refusal:
         if kind not in _TYPES:
@@ -147,6 +148,14 @@ class _ObjectReader:
 
     def _refuse(self, line: int, reason: str, ref: ObjectRef | None = None, hint: str = _CORRECT) -> Refusal:
         return Refusal(Note(f"{self._path}:{line}", one_line(reason), hint), ref)
+
+
+def _numbered(found: ManifestObject | Refusal, index: int) -> ManifestObject | Refusal:
+    """A refusal of an item without a name says which one it is: many may stand on one line, for the same reason."""
+    if isinstance(found, ManifestObject) or found.ref is not None:
+        return found
+    note = found.note
+    return Refusal(Note(note.subject, one_line(f"items[{index}]: {note.reason}"), note.hint))
 
 
 def _identity(kind: Kind, value: Mapping) -> ObjectRef | None:

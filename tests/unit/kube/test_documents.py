@@ -97,6 +97,15 @@ def test_a_slice_list_gives_its_own_version_to_its_items():
     assert refs(content) == ["EndpointSlice default/a"]
 
 
+def test_items_that_have_no_name_are_told_apart_though_they_stand_on_one_line():
+    content = parse('{"apiVersion": "v1", "kind": "List", "items": [7, 7, {"kind": "Service"}]}')
+    assert [refusal.note.reason for refusal in content.refusals] == [
+        "items[0]: not a mapping, so no Kubernetes object",
+        "items[1]: not a mapping, so no Kubernetes object",
+        "items[2]: apiVersion or kind is missing or no text",
+    ]
+
+
 def test_a_list_without_items_is_empty():
     assert parse("{apiVersion: v1, kind: ServiceList, items: null}") == FileContent((), ())
 
