@@ -1,8 +1,9 @@
 """K28: Services work where the host's own rules drop what nobody accepts, and nothing else is opened by that.
 
 The host is hardened in two ways: bare, by the policy of INPUT and FORWARD alone; and by a chain of somebody else's that
-ends in DROP behind our jumps. As on any such host, IPv6 neighbour discovery is let in; the chain lets in the answers to
-the node's own connections as well, without which none of them would work, Services or not.
+ends in DROP behind our jumps. As on any such host, IPv6 neighbour discovery is let in, and passes from pod to pod, whose
+bridge asks the rules too; the chain lets in the answers to the node's own connections as well, without which none of
+them would work, Services or not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from tests.vm.places import A1, B1, every_family, every_transport, ready
 SILENCE_S = 0.5
 """How long a client listens where nothing should come."""
 
-NEIGHBOURS = tuple(f"filter -A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type {kind} -j ACCEPT" for kind in range(133, 137))
+NEIGHBOURS = tuple(
+    f"filter -A {chain} -p ipv6-icmp -m icmp6 --icmpv6-type {kind} -j ACCEPT"
+    for chain, kinds in (("INPUT", range(133, 137)), ("FORWARD", range(135, 137)))
+    for kind in kinds
+)
 POLICIES = ("filter :INPUT DROP [0:0]", "filter :FORWARD DROP [0:0]")
 CHAIN = (
     "filter :FORWARD DROP [0:0]",

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ipvsproxy.config.command_line import ExitCode
 from tests.clusters import Svc
 from tests.lab.hosts import Cluster, Namespace
 from tests.lab.proxies import Proxy, fork
 from tests.lab.traffic import ask, stream_to
-from tests.vm.nodes import FLAGS, bound, manifest, proxy_on, sets, small_cluster, virtual_servers, weights
+from tests.vm.nodes import FLAGS, bound, cleaned_up, manifest, proxy_on, sets, small_cluster, virtual_servers, weights
 from tests.vm.places import A1, A2
 
 VIP = "10.96.0.20"
@@ -27,6 +28,13 @@ every_end = pytest.mark.parametrize(
 def hosts() -> Iterator[Cluster]:
     with small_cluster() as hosts:
         yield hosts
+
+
+@pytest.fixture
+def clean(hosts: Cluster, tmp_path: Path) -> Cluster:
+    """Without what another test's clients have left to drain."""
+    assert cleaned_up(hosts.node, tmp_path / "clean").exit_code == ExitCode.OK
+    return hosts
 
 
 def web(*pods: tuple[str, str], drain: str = "15m") -> Svc:
@@ -55,30 +63,30 @@ def is_through(proxy: Proxy) -> bool:
 @pytest.mark.parametrize("client", ["a3", "outside"])
 @every_end
 def test_k14_no_connection_fails_from_the_end_of_a_proxy_to_the_first_sync_of_the_next(
-    hosts: Cluster, tmp_path: Path, number, client
+    clean: Cluster, tmp_path: Path, number, client
 ):
-    with proxy_on(hosts.node, tmp_path, *MANY) as proxy:
+    with proxy_on(clean.node, tmp_path, *MANY) as proxy:
         proxy.wait_for_services()
-        before = state(hosts.node)
+        before = state(clean.node)
         proxy.stop(number)
-    knock(hosts[client])
-    with proxy_on(hosts.node, tmp_path, *MANY) as proxy:
+    knock(clean[client])
+    with proxy_on(clean.node, tmp_path, *MANY) as proxy:
         while not is_through(proxy):
             assert proxy.exit_code is None, proxy.text()
-            knock(hosts[client])
+            knock(clean[client])
         assert proxy.wait_for_services()["operations"] == 0
-    assert state(hosts.node) == before
+    assert state(clean.node) == before
 
 
-def test_k14_while_the_api_server_is_unreachable_nothing_is_taken_away(hosts: Cluster, tmp_path: Path):
-    with proxy_on(hosts.node, tmp_path, *MANY, web(A1, A2)) as proxy:
+def test_k14_while_the_api_server_is_unreachable_nothing_is_taken_away(clean: Cluster, tmp_path: Path):
+    with proxy_on(clean.node, tmp_path, *MANY, web(A1, A2)) as proxy:
         proxy.wait_for_services()
-    hosts.node.run("ipvsadm", "-e", "-t", f"{VIP}:80", "-r", f"{A1[0]}:8080", "-m", "-w", "0")
-    before = state(hosts.node)
-    with fork(hosts.node, [*FLAGS, "--master=http://127.0.0.1:9", "--ipvs-sync-period=1s"], tmp_path / "log") as proxy:
+    clean.node.run("ipvsadm", "-e", "-t", f"{VIP}:80", "-r", f"{A1[0]}:8080", "-m", "-w", "0")
+    before = state(clean.node)
+    with fork(clean.node, [*FLAGS, "--master=http://127.0.0.1:9", "--ipvs-sync-period=1s"], tmp_path / "log") as proxy:
         proxy.wait_until(lambda: {"Service", "EndpointSlice"} <= lost(proxy))
-        knock(hosts["outside"])
-    assert state(hosts.node) == before
+        knock(clean["outside"])
+    assert state(clean.node) == before
 
 
 def test_k13_k14_after_a_crash_what_drained_gets_nothing_new_and_ends_and_what_is_ready_serves(
