@@ -95,6 +95,16 @@ def broken(part: Part) -> Answer:
     return lambda handler: handler.break_off(part)
 
 
+def after(gate: Gate, answer: Answer) -> Answer:
+    """An answer that comes when the test opens the gate."""
+
+    def answer_late(handler: _Handler) -> None:
+        gate.open.wait()
+        answer(handler)
+
+    return answer_late
+
+
 def refusal(code: int, reason: str, *, retry_after: str = "", **details: object) -> Answer:
     """A Status object under its own HTTP status."""
     headers = {"Retry_After": retry_after} if retry_after else {}
