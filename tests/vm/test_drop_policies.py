@@ -1,9 +1,9 @@
 """K28: Services work where the host's own rules drop what nobody accepts, and nothing else is opened by that.
 
 The host is hardened in two ways: bare, by the policy of INPUT and FORWARD alone; and by a chain of somebody else's that
-ends in DROP behind our jumps. As on any such host, IPv6 neighbour discovery is let in, and passes from pod to pod, whose
-bridge asks the rules too; the chain lets in the answers to the node's own connections as well, without which none of
-them would work, Services or not.
+ends in DROP behind our jumps. As on any such host, IPv6 neighbour discovery is let in, and let pass from pod to pod,
+since their bridge asks the rules too; the chain lets in the answers to the node's own connections as well, without
+which none of them would work, Services or not.
 """
 
 from __future__ import annotations
