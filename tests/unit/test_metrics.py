@@ -128,7 +128,7 @@ class Scraped:
 
 def listed(*services: Svc) -> Message:
     changed = (Changed(ref, found) for ref, found in cluster(*services).items())
-    return (*changed, Listed("Service"), Listed("EndpointSlice"))
+    return (*changed, Listed("Service"), Listed("EndpointSlice"), Listed("Node"))
 
 
 @pytest.fixture

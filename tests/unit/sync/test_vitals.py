@@ -158,7 +158,7 @@ class Serving:
 
 def listed(*services: Svc) -> Message:
     changed = (Changed(ref, found) for ref, found in cluster(*services).items())
-    return (*changed, Listed("Service"), Listed("EndpointSlice"))
+    return (*changed, Listed("Service"), Listed("EndpointSlice"), Listed("Node"))
 
 
 DUAL = tuple(
