@@ -75,10 +75,7 @@ class Applier:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
         for phase in ordered(operations, self._mirror.applied, self._is_bound):
             self._send(phase)
-            if left_open := self._left_open(phase):
-                self._unbind(left_open)
-            for key in self._unguarded(phase):
-                self._take_weight_away(key)
+            self._close(phase)
         for ref in refs:
             if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
                 tries = self.refused.succeeded(ref)
@@ -113,13 +110,22 @@ class Applier:
         self._mirror.suspect(keys)
         return [(Kind.VIRTUAL_SERVER, key) for key in sorted(keys)]
 
+    def _close(self, phase: Sequence[Operation]) -> None:
+        """Where an entry that closes something was refused in this phase, take back what it leaves open."""
+        kind, verb = phase[0].kind, phase[0].verb
+        if kind is Kind.BOUND_ENTRY and verb is Verb.ADD:
+            if left_open := self._left_open(phase):
+                self._unbind(left_open)
+        elif kind is Kind.GUARD_ENTRY and verb is Verb.ADD:
+            for key in self._unguarded(phase):
+                self._take_weight_away(key)
+
     def _left_open(self, phase: Sequence[Operation]) -> list[PackedAddr]:
-        """The bound addresses of this phase's closing entries that do not stand after it."""
+        """The bound addresses of these closing entries that do not stand now."""
         applied = self._mirror.applied
         return [
             PackedAddr(entry.address)
             for operation in phase
-            if operation.kind is Kind.BOUND_ENTRY and operation.verb is Verb.ADD
             if isinstance(entry := operation.key, SetEntry) and entry not in applied[Kind.BOUND_ENTRY]
             if entry.address in applied[Kind.ADDRESS]
         ]
@@ -140,12 +146,11 @@ class Applier:
             )
 
     def _unguarded(self, phase: Sequence[Operation]) -> list[VirtualServerKey]:
-        """The virtual servers that serve, and whose guard entries of this phase do not stand after it."""
+        """The virtual servers that serve and are guarded by those of these entries that do not stand now."""
         applied = self._mirror.applied
         return [
             key
             for operation in phase
-            if operation.kind is Kind.GUARD_ENTRY and operation.verb is Verb.ADD
             if isinstance(entry := operation.key, SetEntry) and entry not in applied[Kind.GUARD_ENTRY]
             if serving(key := accepted_by(entry), applied[Kind.REAL_SERVER].get(key))
         ]
@@ -204,10 +209,12 @@ class Applier:
 
     def _may_go(self, operation: Operation) -> bool:
         applied = self._mirror.applied
-        ready = all(self._stands(ref) for ref in must_stand(operation, self._is_bound, self._guards)) and not any(
-            key in applied[kind] for kind, key in must_be_gone(operation, self._accept_sets, self._is_bound)
-        )
-        ready = ready and not still_guards(operation, self._wanted.get, applied)
+        if operation.verb is Verb.DELETE:
+            stays_for = must_be_gone(operation, self._accept_sets, self._is_bound)
+            ready = not any(key in applied[kind] for kind, key in stays_for)
+            ready = ready and not still_guards(operation, self._wanted.get, applied)
+        else:
+            ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
         if not ready:
             ref = (operation.kind, operation.key)
             self.waiting[ref] = None
