@@ -258,13 +258,6 @@ def _mode(config: ProxyConfig, families: frozenset[Family]) -> IpvsMode:
         log.warning("loopback_serves_no_node_ports", reason="IPVS cannot send on a packet with a loopback source")
     for note in check_families(config, families):
         log.warning("configuration_has_a_gap", field=note.subject, reason=note.reason, hint=note.hint)
-    for family in sorted(options.families_that_cannot_tell_pods()):
-        log.warning(
-            "pods_count_as_outside",
-            family=family.label,
-            effect="where externalTrafficPolicy is Local and this node has no endpoint, its pods are refused too",
-            hint="Give --cluster-cidr, or tell local pods by --detect-local-mode",
-        )
     return IpvsMode(options)
 
 

@@ -29,6 +29,9 @@ class Mode(Protocol):
     def fixed(self, node: NodeView, host: HostView) -> OwnerPlan:
         """What stands whatever the Services are."""
 
+    def families_that_cannot_tell_pods(self, node: NodeView) -> frozenset[Family]:
+        """Those in which a packet from a local pod looks like any other's."""
+
     def host_view(self, addresses: frozenset[PackedAddr], node: NodeView) -> HostView:
         """The node's own addresses as this mode uses them; `addresses` are those of its interfaces but kube-ipvs0."""
 

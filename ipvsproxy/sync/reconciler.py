@@ -104,6 +104,7 @@ class Reconciler:
         self._host_changed = False
         self._depend_on_host: dict[ServiceName, None] = {}
         self._follows_nodes = False
+        self._outside: frozenset[Family] = frozenset()  # the families in which our pods are told from nobody
         self._health = HealthSnapshot(self._desired.health_checks)
 
     @property
@@ -316,7 +317,19 @@ class Reconciler:
             self.publish_health(self._health)
 
     def _plan_fixed(self) -> list[ObjectId]:
+        self._say_who_is_outside(self._mode.families_that_cannot_tell_pods(self._tracker.node))
         return self._desired.replace(FIXED, self._mode.fixed(self._tracker.node, self._host))
+
+    def _say_who_is_outside(self, families: frozenset[Family]) -> None:
+        """differs: upstream ends the program where the Node should tell its pods and does not."""
+        for family in sorted(families - self._outside):
+            log.warning(
+                "pods_count_as_outside",
+                family=family.label,
+                effect="where externalTrafficPolicy is Local and this node has no endpoint, its pods are refused too",
+                hint="Tell local pods in this family: by --cluster-cidr, the Node's podCIDRs or --detect-local-mode",
+            )
+        self._outside = families
 
     def _first_plan(self, names: Collection[ServiceName]) -> list[ObjectId]:
         """The first full plan: what is needed most goes out first; what nobody wants is touched too, to be deleted."""

@@ -20,7 +20,6 @@ from tests.clusters import Node
 
 LOOPBACK = "loopback_serves_no_node_ports"
 GAP = "configuration_has_a_gap"
-OUTSIDE = "pods_count_as_outside"
 CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
 
 
@@ -31,7 +30,6 @@ CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
         pytest.param([CIDR, "--nodeport-addresses=127.0.0.0/8,::1/128,192.0.2.0/24"], [LOOPBACK], id="networks of it"),
         pytest.param([CIDR, "--nodeport-addresses=all"], [], id="all, which does not mean loopback"),
         pytest.param([CIDR, "--nodeport-addresses=192.0.2.0/24"], [GAP], id="a network of one family"),
-        pytest.param(["--cluster-cidr=10.244.0.0/16"], [OUTSIDE], id="no pod network of one family"),
         pytest.param(["--detect-local-mode=NodeCIDR"], [], id="NodeCIDR"),
     ],
 )

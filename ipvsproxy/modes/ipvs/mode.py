@@ -34,13 +34,6 @@ class IpvsOptions(msgspec.Struct, frozen=True):
     node_ports: NodePortAddresses = NodePortAddresses()
     drain_s: float = 900.0  # as long as the kernel remembers an idle TCP connection (ip_vs_proto_tcp.c, ESTABLISHED)
 
-    def families_that_cannot_tell_pods(self) -> frozenset[Family]:
-        """Those in which a packet from a local pod looks like any other's; not where the Node object will tell."""
-        local = self.rules.local
-        if local.interface or self.node_cidrs_are_local:
-            return frozenset()
-        return self.service.families - {family_of(cidr.network) for cidr in local.cidrs}
-
 
 def ipvs_options(
     config: ProxyConfig, families: Collection[Family], kernel_release: tuple[int, int] | None = None
@@ -93,15 +86,24 @@ class IpvsMode:
         options = self._options
         families = options.service.families
         networks = options.node_ports.networks(node.primary_ips)
-        rule_options = msgspec.structs.replace(options.rules, node_port_networks=networks)
-        if options.node_cidrs_are_local:
-            rule_options = msgspec.structs.replace(rule_options, local=rules.LocalTraffic(cidrs=node.pod_cidrs))
+        rule_options = msgspec.structs.replace(options.rules, node_port_networks=networks, local=self._local(node))
         objects = sysctls.sysctl_objects(strict_arp=options.strict_arp, kernel_release=options.kernel_release)
         objects |= sets.set_objects(families)
         objects |= sets.node_port_traces(address for address in host.node_port_addresses if self._may_touch(address))
         objects |= rules.rule_objects(families, rule_options)
         objects[Kind.LINK, DUMMY_DEVICE] = "dummy"
         return OwnerPlan(FIXED, "", objects)
+
+    def families_that_cannot_tell_pods(self, node: NodeView) -> frozenset[Family]:
+        """Those in which a packet from a local pod looks like any other's."""
+        local = self._local(node)
+        if local.interface:
+            return frozenset()
+        return self._options.service.families - {family_of(cidr.network) for cidr in local.cidrs}
+
+    def _local(self, node: NodeView) -> rules.LocalTraffic:
+        options = self._options
+        return rules.LocalTraffic(cidrs=node.pod_cidrs) if options.node_cidrs_are_local else options.rules.local
 
     def _may_touch(self, address: PackedAddr) -> bool:
         served = self._options.service

@@ -113,6 +113,21 @@ def test_a_change_of_the_pod_network_rewrites_the_rules_and_touches_no_virtual_s
     assert [line["pod_networks"] for line in events_named(events, "node_changed")] == [["10.244.7.0/24"]]
 
 
+def test_k25_pods_of_a_family_of_which_the_node_has_no_network_are_said_to_be_outside_once(events):
+    node = waiting()
+    told(node, "10.244.1.0/24")
+    node.reconciler.sync()
+    told(node, "10.244.7.0/24")
+    node.reconciler.sync()
+    (line,) = events_named(events, "pods_count_as_outside")
+    assert (line["family"], line["log_level"]) == ("IPv6", "warning")
+    told(node, "10.244.7.0/24", "fd00:244:1::/64")
+    node.reconciler.sync()
+    told(node, "fd00:244:1::/64")
+    node.reconciler.sync()
+    assert [line["family"] for line in events_named(events, "pods_count_as_outside")] == ["IPv6", "IPv4"]
+
+
 def test_a_node_that_is_deleted_changes_nothing_and_its_next_word_counts():
     node = waiting()
     told(node, "10.244.1.0/24")

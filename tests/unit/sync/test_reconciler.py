@@ -391,6 +391,15 @@ def test_a_running_reconciler_can_remove_everything_too():
     assert node.fake.state[Kind.VIRTUAL_SERVER] == node.fake.state[Kind.ADDRESS] == node.fake.state[Kind.RULES] == {}
 
 
+def test_k25_a_start_says_once_for_each_family_that_pods_cannot_be_told(events):
+    node = Node()
+    assert [event["family"] for event in events if event["event"] == "pods_count_as_outside"] == ["IPv4", "IPv6"]
+    node.sync(THREE)
+    node.has("192.0.2.11")
+    node.sync()
+    assert len([event for event in events if event["event"] == "pods_count_as_outside"]) == 2
+
+
 # One frontend, two Services
 
 

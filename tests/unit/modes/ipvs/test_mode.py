@@ -128,18 +128,17 @@ def test_a_node_that_changes_nothing_changes_no_plan():
         pytest.param([], BOTH, id="nothing given"),
         pytest.param(["--cluster-cidr=10.244.0.0/16"], {Family.IPV6}, id="one network"),
         pytest.param(["--cluster-cidr=10.244.0.0/16,fd00:244::/56"], set(), id="both"),
-        pytest.param(["--detect-local-mode=NodeCIDR"], set(), id="the Node will tell"),
+        pytest.param(["--detect-local-mode=NodeCIDR"], {Family.IPV6}, id="the Node tells of one"),
         pytest.param(
             ["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=cni0"], set(), id="an interface tells"
         ),
     ],
 )
-def test_k25_the_families_in_which_local_pods_cannot_be_told_are_known_at_the_start(flags, families):
-    command = parse_command_line(["plan", "-o", "json", "--manifests=x", *flags])
-    assert isinstance(command, Plan)
-    assert ipvs_options(command.config, BOTH).families_that_cannot_tell_pods() == families
-    only_four = ipvs_options(command.config, frozenset({Family.IPV4}))
-    assert only_four.families_that_cannot_tell_pods() == families & {Family.IPV4}
+def test_k25_the_families_in_which_local_pods_cannot_be_told_are_known(flags, families):
+    node = NodeView("n1", pod_cidrs=NODE.pod_cidrs[:1])
+    assert mode(*flags).families_that_cannot_tell_pods(node) == families
+    only_four = mode(*flags, families=frozenset({Family.IPV4}))
+    assert only_four.families_that_cannot_tell_pods(node) == families & {Family.IPV4}
 
 
 @pytest.mark.parametrize(
