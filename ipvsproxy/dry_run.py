@@ -35,7 +35,10 @@ def run(config: ProxyConfig, options: PlanOptions) -> bool:
 
 
 def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, ...]]:
-    """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError."""
+    """The desired state that the daemon would bring about, and what was left out of it. Raises ConfigError.
+
+    Its interfaces are taken to have the addresses of --node-addresses or, where those are not given, all of its Node's.
+    """
     claims = Claims(config.cluster_cidrs, waits_for_nodes=options.from_cluster)
     tracker = Tracker(
         node_name(config),

@@ -37,6 +37,7 @@ class Claims:
         self._nodes: dict[str, tuple[PackedAddr, ...]] = {}
         self._nodes_at: dict[PackedAddr, tuple[str, ...]] = {}  # the same by address; two Nodes of one are a mistake
         self._own: frozenset[PackedAddr] = frozenset()
+        self._our_node: frozenset[PackedAddr] = frozenset()
         self._gateways: frozenset[PackedAddr] = frozenset()
         self._cluster_cidrs = cluster_cidrs
         self._pod_networks: tuple[Cidr, ...] = ()
@@ -120,11 +121,14 @@ class Claims:
         return bool(self._unsettled)
 
     def put_our_node(self, node: NodeView) -> None:
-        """Our Node is like this: its pod networks, and the cluster's, are where only pods have addresses.
+        """Our Node is like this. An address that it alone has, and no interface, is another's: a cloud's, say.
 
-        But not a network that it has an address in itself: some clouds give pods, Nodes and load balancers addresses
-        of one network. So none counts while our Node is not known.
+        Its pod networks, and the cluster's, are where only pods have addresses. But not a network that it has an
+        address in itself: some clouds give pods, Nodes and load balancers addresses of one network. So none counts
+        while our Node is not known.
         """
+        self._unsettle(self._our_node.symmetric_difference(node.addresses))
+        self._our_node = frozenset(node.addresses)
         networks = dict.fromkeys((*self._cluster_cidrs, *node.pod_cidrs) if node.addresses else ())
         before = self._pod_networks
         self._pod_networks = tuple(net for net in networks if not any(own in net for own in node.addresses))
@@ -163,6 +167,8 @@ class Claims:
         nodes = self._nodes_at.get(address)
         if nodes:
             return f"is an address of Node {min(nodes)}"
+        if address in self._our_node:
+            return "is an address of this Node that none of its interfaces has"
         if address in self._gateways:
             return "is the gateway of a default route of this node"
         network = next((network for network in self._pod_networks if address in network), None)

@@ -263,7 +263,7 @@ class Tracker:
         given = self._given_node
         self._node = msgspec.structs.replace(view, addresses=given.addresses or view.addresses, given_ip=given.given_ip)
         self._node_is_there = True
-        self.claims.put_our_node(self._node)
+        self.claims.put_our_node(view)
 
     def _lose_node(self) -> None:
         """Our Node is gone: what it said last holds, for the machine and its pods are as they were.

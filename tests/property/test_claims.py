@@ -37,7 +37,7 @@ class Facts(msgspec.Struct, frozen=True):
         """What must be left alone when all Nodes are known."""
         counting = self.pod_cidrs if self.our_node else ()
         networks = [cidr for cidr in counting if not any(own in cidr for own in self.our_node)]
-        taken = {address for addresses in (*self.nodes, self.gateways) for address in addresses}
+        taken = {address for addresses in (*self.nodes, self.our_node, self.gateways) for address in addresses}
         claimed = {address for addresses in self.claims for address in addresses}
         foreign = {address for address in claimed if address in taken or any(address in net for net in networks)}
         return foreign - set(self.own)

@@ -223,6 +223,15 @@ def test_two_ports_of_a_service_that_make_one_virtual_server_are_one_note(tmp_pa
     assert len([line for line in lines["ipvsadm"] if "192.0.2.11:30080" in line]) == 1
 
 
+def test_k32_an_address_of_the_node_that_is_not_among_those_of_its_interfaces_is_left_out_as_the_daemon_does(tmp_path):
+    addresses = [{"type": "InternalIP", "address": "192.0.2.11"}, {"type": "ExternalIP", "address": "203.0.113.10"}]
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"addresses": addresses}}
+    web = service("web", ports=[HTTP], externalIPs=["203.0.113.10"])
+    lines, (note,) = plan(folder_of(tmp_path, a=json.dumps(node), b=web), "--node-addresses=192.0.2.11")
+    assert "203.0.113.10 is an address of this Node that none of its interfaces has" in note
+    assert not any("203.0.113.10" in line for printed in lines.values() for line in printed)
+
+
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n"
 ADDRESSED = f"{NODE}status: {{addresses: [{{type: InternalIP, address: 192.0.2.11}}]}}\n"
 NODE_PORT = service("b", type="NodePort", ports=[{**HTTP, "nodePort": 30080}])

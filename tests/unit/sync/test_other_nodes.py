@@ -201,6 +201,45 @@ def test_k33_other_nodes_of_a_folder_count():
     assert OTHER in bound(node)
 
 
+# An address of our own Node
+
+
+@both_ways
+def test_k32_an_address_of_our_node_that_no_interface_has_is_neither_bound_nor_closed(way, events):
+    """A cloud translates its ExternalIP; k3s names it as a load balancer's (k3s-io/k3s#7183)."""
+    node = following()
+    told(node, Listed(OTHER_NODE), node_object(NODE, OWN, FREE))
+    node.sync(cluster(way(OWN, FREE)))
+    assert anywhere(node, FREE) == []
+    assert vs_key(OWN, 80) in served(node.fake.state, {addr(OWN)})
+    assert said(events)[0].endswith("203.0.113.20 is an address of this Node that none of its interfaces has")
+
+
+@both_ways
+def test_k32_an_address_of_our_node_is_served_as_soon_as_an_interface_has_it_and_as_long(way):
+    node = Node(host=[OWN])
+    told(node, node_object(NODE, OWN, FREE))
+    node.sync(cluster(way(FREE)))
+    node.has(OWN, FREE)
+    node.sync()
+    assert vs_key(FREE, 80) in served(node.fake.state, {addr(FREE)})
+    assert FREE not in bound(node)
+    node.has(OWN)
+    node.sync()
+    assert anywhere(node, FREE) == []
+
+
+def test_k32_an_address_that_our_node_comes_to_have_is_let_go_in_one_sync_and_bound_again_afterwards():
+    node = Node(host=[OWN])
+    told(node, node_object(NODE, OWN))
+    node.sync(cluster(Svc("a", external_ips=(FREE,))))
+    assert FREE in bound(node)
+    told(node, node_object(NODE, OWN, FREE))
+    assert anywhere(node, FREE) == []
+    told(node, node_object(NODE, OWN))
+    assert FREE in bound(node)
+
+
 # A pod's address
 
 
