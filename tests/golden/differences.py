@@ -127,6 +127,10 @@ def _of_other_nodes(given: Given) -> Iterator[Address]:
             yield from node_addresses(node)
 
 
+def _of_our_node_alone(given: Given) -> Iterator[Address]:
+    return (ip for ip in node_addresses(given.node) if ip not in given.host)
+
+
 def _of_pods(given: Given) -> Iterator[Address]:
     pods = [str(cidr) for cidr in given.config.cluster_cidrs]
     pods += (given.node.get("spec") or {}).get("podCIDRs") or ()
@@ -228,6 +232,7 @@ def _health_ports_left_out(proxier: Proxier) -> Iterator[str]:
 
 ADDRESSES: dict[str, Callable[[Given], Iterator[Address]]] = {
     "<other-node>": _of_other_nodes,
+    "<translated>": _of_our_node_alone,
     "<pod>": _of_pods,
     "<nobody>": _of_nobody,
     "<link-local>": _link_local,

@@ -24,6 +24,7 @@ HOST = ("192.0.2.11", "198.51.100.11", "169.254.3.3", "2001:db8:1::11", "fe80::1
 OUTSIDE = (
     "203.0.113.10", "203.0.113.11", "203.0.113.12", "2001:db8:113::10", "2001:db8:113::11",
     "192.0.2.11", "2001:db8:1::11",  # our own
+    "198.51.100.50",  # our own, and on no interface
     "192.0.2.12", "2001:db8:1::12",  # another Node's
     "10.244.2.9", "2001:db8:244:2::9",  # a pod's
     "127.0.0.5", "169.254.7.7", "224.0.0.9", "fe80::7",  # nobody's
@@ -110,12 +111,12 @@ def slices(draw: st.DrawFn, number: int, family: str, ports: Sequence[Item]) -> 
 
 
 def node(name: str, number: int) -> Item:
-    ips = [f"192.0.2.{number}", f"2001:db8:1::{number}"]
+    ips = {"InternalIP": (f"192.0.2.{number}", f"2001:db8:1::{number}"), "ExternalIP": (f"198.51.100.{number + 39}",)}
     return {
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": "a"}},
         "spec": {"podCIDRs": [f"10.244.{name[1]}.0/24", f"2001:db8:244:{name[1]}::/64"]},
-        "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
+        "status": {"addresses": [{"type": kind, "address": ip} for kind in ips for ip in ips[kind]]},
     }  # fmt: skip
 
 
