@@ -173,6 +173,7 @@ class Applier:
             return []
         done: list[Operation] = []
         again: list[Operation] = []
+        self._mirror.expect_change(operations[0].kind)
         numbers = self._kernel.apply(operations)
         self.progressed_at = self._clock.monotonic()
         for operation, number in zip(operations, numbers, strict=True):

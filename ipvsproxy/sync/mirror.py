@@ -48,7 +48,7 @@ class Mirror:
         self._clock = clock
         self._exclude = exclude
         self.foreign: frozenset[Key] = frozenset()  # virtual servers that are somebody else's
-        self._marks: dict[frozenset[Kind], bytes] = {}  # fingerprints at the last audit
+        self._marks: dict[frozenset[Kind], bytes] = {}  # fingerprints at the last audit, if we have not written since
         self._found: State = empty_state()  # what stood in the kernel at start, until all wants are known
         self._found_counts = False
         self._stale: set[Kind] = set()
@@ -105,6 +105,14 @@ class Mirror:
             if not self._stale.isdisjoint(subsystem.kinds):
                 drift += self._reread_one(subsystem, desired)
         return drift
+
+    def expect_change(self, kind: Kind) -> None:
+        """We write to this kind's subsystem: what it looked like at the last audit is not how it shall look now.
+
+        Or somebody who undoes what we wrote, or repeats the damage that we repaired, would pass for right.
+        """
+        for kinds in [kinds for kinds in self._marks if kind in kinds]:
+            del self._marks[kinds]
 
     def audit(self, desired: Desired, *, in_full: bool) -> list[ObjectId]:
         """Look whether the kernel still is as believed; the objects that are not. A quick look unless `in_full`.

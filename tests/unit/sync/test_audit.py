@@ -96,7 +96,7 @@ def change_sysctl(state):
     state[Kind.SYSCTL]["net.ipv4.vs.expire_nodest_conn"] = "0"
 
 
-@pytest.mark.parametrize(
+every_damage = pytest.mark.parametrize(
     "damage, kinds",
     [
         pytest.param(damage_real_servers, {Kind.REAL_SERVER}, id="other real servers"),
@@ -114,6 +114,9 @@ def change_sysctl(state):
         pytest.param(change_sysctl, {Kind.SYSCTL}, id="another sysctl"),
     ],
 )
+
+
+@every_damage
 @pytest.mark.parametrize("in_full", [pytest.param(False, id="quick"), pytest.param(True, id="full")])
 def test_drift_is_found_told_counted_and_put_right(node, damage, kinds, in_full):
     right = copy.deepcopy(node.fake.state)
@@ -124,6 +127,29 @@ def test_drift_is_found_told_counted_and_put_right(node, damage, kinds, in_full)
     assert {entry["kind"] for entry in logs if entry["event"] == "drift_found"} == kinds
     assert set(node.reconciler.tally.drift) == kinds
     assert node.reconciler.audit(in_full=True).operations == 0
+
+
+@every_damage
+def test_the_same_damage_again_at_once_is_found_by_the_next_quick_audit(node, damage, kinds):
+    """A program that fights with us must not pass for right since it looks as it did when it was found."""
+    right = copy.deepcopy(node.fake.state)
+    for _ in range(3):
+        damage(node.fake.state)
+        with capture_logs() as logs:
+            node.reconciler.audit(in_full=False)
+        assert node.fake.state == right
+        assert {entry["kind"] for entry in logs if entry["event"] == "drift_found"} == kinds
+
+
+def test_what_we_have_written_and_somebody_undoes_before_the_next_audit_is_found_by_it(node):
+    entry = SetEntry("KUBE-CLUSTER-IP", addr("10.96.0.21"), 6, 80)
+    before = copy.deepcopy(node.fake.state[Kind.ACCEPT_ENTRY])
+    node.sync(cluster(Svc("a"), Svc("b", ips=("10.96.0.21",))))
+    for kind in (Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY):
+        node.fake.state[kind] = {key: one for key, one in node.fake.state[kind].items() if key.address == KEY.address}
+    assert node.fake.state[Kind.ACCEPT_ENTRY] == before
+    node.reconciler.audit(in_full=False)
+    assert entry in node.fake.state[Kind.ACCEPT_ENTRY]
 
 
 @pytest.mark.parametrize("in_full", [False, True])
