@@ -36,12 +36,13 @@ LOCAL_PODS = ("10.244.1.", "2001:db8:244:1::")
 
 
 def flags_with(backend: str) -> tuple[str, ...]:
-    """The proxy's flags, with this flavour of iptables.
+    """The proxy's flags, with this flavour of iptables. Every sync is logged, also one that finds nothing to do.
 
     The limit of connection tracking belongs to the machine's first network namespace: here it would be a warning.
     """
     return (
         "--conntrack-max-per-core=0",
+        "--v=2",
         "--proxy-mode=ipvs",
         f"--hostname-override={NODE_NAME}",
         "--cluster-cidr=10.244.0.0/16,2001:db8:244::/56",
