@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.clusters import Svc
 from tests.lab.hosts import NODE_ADDRESSES, Namespace
 from tests.lab.traffic import Conversation
-from tests.vm.nodes import ProxyNode, knowing_nodes
+from tests.vm.nodes import ProxyNode, bound, knowing_nodes, virtual_servers
 from tests.vm.places import A1, B1, ready
 
 HEALTH, METRICS = 10256, 10249
@@ -62,6 +62,8 @@ def test_metrics_are_for_the_node_alone(node: ProxyNode):
 def test_metrics_count_what_is_in_the_kernel(node: ProxyNode):
     node.sync(WEB, msgspec.structs.replace(WEB, name="other", ips=("10.96.0.21",)))
     values = scraped(node.host)
-    assert (values["ipvsproxy_objects", "virtual server"], values["ipvsproxy_objects", "address"]) == (3, 3)
+    stand = sum(line.startswith("-A ") for line in virtual_servers(node.host))  # an earlier test's address may linger
+    assert values["ipvsproxy_objects", "virtual server"] == stand >= 3
+    assert values["ipvsproxy_objects", "address"] == len(bound(node.host)) >= 3
     assert values["ipvsproxy_services",] == 2
     assert sum(values["ipvsproxy_objects_refused", kind] for kind in ("virtual server", "set", "rules")) == 0
