@@ -67,7 +67,7 @@ from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
 from ipvsproxy.page_servers import page_servers
 from ipvsproxy.preparation import put_host_in_order, set_oom_score
-from ipvsproxy.process import accept_reload_signal
+from ipvsproxy.process import STOP_SIGNALS, accept_signals, hold_signals
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
 from ipvsproxy.sync.reconciler import Reconciler
@@ -88,11 +88,11 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
     `reread` says what the command line means by now. Raises IpvsproxyError for what makes serving impossible.
     """
     inbox = QueueInbox()
-    _stop_on_signals(inbox)  # from here on SIGTERM is heard, if only when the start is through
-    restart = _Restart(inbox)
-    follower = ConfigFollower(config, reread, restart)
+    ending = _Ending(inbox)
+    _stop_on_signals(ending)  # from here on SIGTERM is heard, if only when the start is through
+    follower = ConfigFollower(config, reread, ending.restart)
     signal.signal(signal.SIGHUP, lambda *_: follower.reload())
-    accept_reload_signal()
+    accept_signals()
     with _single_instance():
         modules.load(("ip_vs",))  # all others load by themselves when used
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
@@ -130,8 +130,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
             _Worker("health-check-ports", partial(health.run, lambda: runner.is_healthy), health.stop, inbox),
             *_page_workers(config, name, runner, source, inbox),
         )
-        code = _serve(runner, workers)
-        return RESTART if restart.is_due and code == 0 else code
+        return ending.code(_serve(runner, workers))
 
 
 def _config_workers(config: ProxyConfig, follower: ConfigFollower, inbox: QueueInbox) -> tuple[_Worker, ...]:
@@ -148,16 +147,30 @@ def _config_workers(config: ProxyConfig, follower: ConfigFollower, inbox: QueueI
     return decider, _Worker("config-file", watch, changes.stop, inbox)
 
 
-class _Restart:
-    """Stops the sync thread as a signal does, and remembers why."""
+class _Ending:
+    """Stops the sync thread and remembers what for: a stop wins over a restart, whichever is asked for first."""
 
     def __init__(self, inbox: QueueInbox) -> None:
-        self.is_due = False
+        self.stops = False
+        self.restarts = False
         self._inbox = inbox
 
-    def __call__(self) -> None:
-        self.is_due = True
+    def stop(self) -> None:
+        """End for good; from any thread or signal handler."""
+        self.stops = True
         self._inbox.put(Signal.STOP)
+
+    def restart(self) -> None:
+        """End in order to start anew; from any thread."""
+        self.restarts = True
+        self._inbox.put(Signal.STOP)
+
+    def code(self, served: int) -> int:
+        """What to answer when serving, now over, has ended with `served`."""
+        if served or not self.restarts:
+            return served
+        hold_signals()  # what came until here has set `stops`; the rest is for the next run
+        return served if self.stops else RESTART
 
 
 def periods(config: ProxyConfig) -> Periods:
@@ -327,6 +340,7 @@ class _Worker:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def _run(self) -> None:
+        hold_signals()  # they are the main thread's: one that was taken here would not survive a restart
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - kept and raised again as the daemon's own end
@@ -358,9 +372,9 @@ def _serve(runner: Runner, workers: tuple[_Worker, ...]) -> int:
     return 1 if failed or died else 0
 
 
-def _stop_on_signals(inbox: QueueInbox) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: inbox.put(Signal.STOP))
+def _stop_on_signals(ending: _Ending) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: ending.stop())
 
 
 @contextmanager

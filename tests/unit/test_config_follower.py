@@ -137,7 +137,7 @@ def test_every_way_to_change_the_file_is_noticed(place, change, tmp_path):
     command = parse_command_line([f"--config={tmp_path / 'config.conf'}"], read_bytes)
     assert isinstance(command, Serve)
     inbox = daemon.QueueInbox()
-    restart = daemon._Restart(inbox)
+    ending = daemon._Ending(inbox)
     looked = threading.Event()
 
     def reread() -> ProxyConfig:
@@ -145,14 +145,14 @@ def test_every_way_to_change_the_file_is_noticed(place, change, tmp_path):
         looked.set()
         return config
 
-    follower = ConfigFollower(command.config, reread, restart)
+    follower = ConfigFollower(command.config, reread, ending.restart)
     workers = daemon._config_workers(command.config, follower, inbox)
     for worker in workers:
         worker.thread.start()
     assert looked.wait(30)  # the look at the start is over: from here on only a notification leads to another
     change(tmp_path, LC)
     assert inbox.get(30) is Signal.STOP
-    assert restart.is_due
+    assert ending.restarts
     for worker in workers:
         worker.stop()
         worker.thread.join()
@@ -163,7 +163,7 @@ def test_without_a_file_only_a_signal_restarts():
     command = parse_command_line(["--manifests=x"])
     assert isinstance(command, Serve)
     inbox = daemon.QueueInbox()
-    follower = ConfigFollower(command.config, command.reread, daemon._Restart(inbox))
+    follower = ConfigFollower(command.config, command.reread, daemon._Ending(inbox).restart)
     (worker,) = daemon._config_workers(command.config, follower, inbox)
     follower.reload()
     worker.thread.start()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from threading import Event
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,6 +19,7 @@ from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.vitals import Heard, Moment
+from ipvsproxy.process import accept_signals
 from ipvsproxy.sync.runner import Periods, Runner, Signal
 from tests.clusters import Node
 
@@ -79,6 +84,90 @@ def test_a_server_that_must_listen_and_cannot_ends_the_daemon_with_its_reason():
     assert [(log["thread"], log["reason"]) for log in logs if log["event"] == "thread_ended"] == [
         ("metrics", "cannot serve metrics at 127.0.0.1:10249: EADDRINUSE (Address already in use)")
     ]
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Handlers as they were, and nothing held, when the test is over."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    accept_signals()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def serve_until(before: Callable[[daemon._Ending], None], joining: Callable[[daemon._Ending], None]) -> int:
+    """What the daemon answers; `before` comes before it serves, `joining` while it waits for its threads."""
+    inbox, node = daemon.QueueInbox(), Node()
+    ending, over = daemon._Ending(inbox), Event()
+    daemon._stop_on_signals(ending)
+    before(ending)
+
+    def stop() -> None:
+        joining(ending)
+        over.set()
+
+    runner = Runner(inbox, node.tracker, node.reconciler, SystemClock(), Periods())
+    return ending.code(daemon._serve(runner, (daemon._Worker("events", lambda: over.wait(30), stop, inbox),)))
+
+
+def sigterm(_ending: daemon._Ending) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def sigint(_ending: daemon._Ending) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def restart(ending: daemon._Ending) -> None:
+    ending.restart()
+
+
+def both(*steps: Callable[[daemon._Ending], None]) -> Callable[[daemon._Ending], None]:
+    def take(ending: daemon._Ending) -> None:
+        for step in steps:
+            step(ending)
+
+    return take
+
+
+def nobody(_ending: daemon._Ending) -> None:
+    """Nobody asks for anything at that time."""
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize(
+    "before,joining,code",
+    [
+        pytest.param(restart, nobody, daemon.RESTART, id="a restart alone"),
+        pytest.param(sigterm, nobody, 0, id="a stop alone"),
+        pytest.param(both(sigterm, restart), nobody, 0, id="the stop comes first"),
+        pytest.param(both(restart, sigterm), nobody, 0, id="the restart comes first"),
+        pytest.param(restart, sigterm, 0, id="the stop comes while threads end"),
+        pytest.param(restart, sigint, 0, id="Ctrl-C comes while threads end"),
+        pytest.param(sigterm, restart, 0, id="the restart comes while threads end"),
+    ],
+)
+def test_a_stop_wins_over_a_restart_whenever_it_comes(before, joining, code):
+    assert serve_until(before, joining) == code
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_stop_after_the_decision_to_restart_waits_for_the_next_run():
+    assert serve_until(restart, nobody) == daemon.RESTART
+    signal.raise_signal(signal.SIGTERM)
+    assert signal.SIGTERM in signal.sigpending()
+
+
+def test_no_other_thread_takes_a_signal_that_is_held_for_the_next_run():
+    inbox, masks = daemon.QueueInbox(), []
+    worker = daemon._Worker(
+        "events", lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [])), lambda: None, inbox
+    )
+    worker.thread.start()
+    worker.thread.join()
+    assert masks == [{signal.SIGTERM, signal.SIGINT, signal.SIGHUP}]
 
 
 def test_the_queue_tells_when_a_message_was_put_in(monkeypatch):
