@@ -3,6 +3,7 @@
 Decoding is strict first, as upstream's: unknown and duplicate fields are what strictness finds. Both are dropped (of a
 duplicate the last value counts) and named, for a file may be written for another release; all else ends the start.
 Text is read as JSON where it is JSON, else as YAML 1.1, as Kubernetes reads its own files (`yes` is true).
+Reading costs what the text is long, whatever its aliases.
 
 Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go loadConfig.
 """
@@ -10,9 +11,11 @@ Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go loadConfig.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +28,8 @@ from ipvsproxy.errors import ConfigError
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
+_MAX_EXPANSION = 10  # what aliases may make of a text, in multiples of it
+_ALWAYS_ALLOWED = 10_000  # nodes: nothing that takes noticeable time
 _DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
@@ -93,6 +98,7 @@ def _parse(name: str, data: bytes) -> tuple[object, list[str]]:
         loader = _YamlLoader(data)
         try:
             node = loader.get_node() if loader.check_node() else None
+            _check_aliases(name, node)
             duplicates += _duplicates(node)
             return loader.construct_document(node) if node is not None else None, duplicates
         finally:
@@ -119,6 +125,34 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
     }
 
 
+def _check_aliases(name: str, node: yaml.Node | None) -> None:
+    """Refuse a text that means far more than it says: ten lines can mean 10^12 values. Raises ConfigError."""
+    written, meant = _sizes(node)
+    if meant > max(_ALWAYS_ALLOWED, _MAX_EXPANSION * written):
+        raise undecodable(name, "its aliases (*) stand for far more than the text holds", "Write it without them")
+
+
+def _sizes(root: yaml.Node | None) -> tuple[int, float]:
+    """How many nodes the text has; and how many with a copy for each alias, without end where one holds itself."""
+    sizes: dict[int, float] = {}
+    stack = [(root, False)]
+    while stack:
+        node, children_are_known = stack.pop()
+        if children_are_known:
+            sizes[id(node)] = 1.0 + sum(sizes[id(child)] for child in _children(node))
+        elif id(node) not in sizes:
+            sizes[id(node)] = math.inf  # who asks before it is known is inside of it
+            stack.append((node, True))
+            stack += ((child, False) for child in _children(node))
+    return len(sizes), sizes[id(root)]
+
+
+def _children(node: yaml.Node | None) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
+
+
 def _duplicates(node: yaml.Node | None) -> Iterator[str]:
     """Keys that stand twice; aliases are followed once, so that they cost what the text is long."""
     seen, stack = set(), [node]
@@ -131,9 +165,10 @@ def _duplicates(node: yaml.Node | None) -> Iterator[str]:
             keys: set[str] = set()
             for key, value in current.value:
                 stack.append(value)
-                if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                    yield f"{key.value} (line {key.start_mark.line + 1})"
-                keys.add(str(key.value))
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in keys:
+                        yield f"{key.value} (line {key.start_mark.line + 1})"
+                    keys.add(key.value)
         elif isinstance(current, yaml.SequenceNode):
             stack.extend(current.value)
 

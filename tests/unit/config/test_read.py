@@ -192,6 +192,38 @@ def test_a_file_nested_without_end_is_refused_and_not_followed_down(depth):
     assert refusal([], f"{HEAD}x: {'[' * depth}{']' * depth}").startswith("failed to decode: c.yaml: ")
 
 
+def levels(anchor: str, alias: str) -> str:
+    """Each level holds the one before ten times: 10^12 values, as far as they count."""
+    return f"a0: &a0 {anchor}\n" + "".join(
+        f"a{level}: &a{level} {alias.format(', '.join([f'*a{level - 1}'] * 10))}\n" for level in range(1, 13)
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(levels("[x]", "[{}]"), id="lists"),
+        pytest.param(levels("{x: 1}", "{{<<: [{}]}}"), id="merged mappings"),
+        pytest.param("x: &x [*x]", id="a list that holds itself"),
+        pytest.param("x: &x {y: *x}", id="a mapping that holds itself"),
+    ],
+)
+def test_a_short_file_that_means_a_long_one_is_refused_and_not_expanded(fields):
+    why = "its aliases (*) stand for far more than the text holds. Write it without them"
+    assert refusal([], HEAD + fields) == f"failed to decode: c.yaml: {why}"
+    assert refusal([], fields) == f"failed to decode: c.yaml: {why}"  # also where it is of no kind
+
+
+def test_aliases_stand_for_what_they_name():
+    config = config_of([], "conntrack: {udpTimeout: &day 24h, udpStreamTimeout: *day}\nipvs: {tcpTimeout: *day}")
+    assert (config.conntrack.udp_stream_timeout_s, config.tcp_timeout_s) == (86400, 86400)
+
+
+def test_a_long_file_is_no_expansion():
+    config = config_of([], "nodePortAddresses:\n" + "- 192.0.2.0/24\n" * 20_000)
+    assert len(config.node_port_cidrs) == 20_000
+
+
 def test_unknown_and_duplicate_fields_are_named_and_not_fatal():
     config = config_of([], "foo: 1\nipvs:\n  scheduler: lc\n  bar: 2\n  scheduler: sh\n")
     assert config.scheduler == "sh"
