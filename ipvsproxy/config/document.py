@@ -5,6 +5,7 @@ Source: kubernetes v1.37.2 pkg/proxy/apis/config/v1alpha1/defaults.go.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
@@ -61,6 +62,18 @@ def without_nulls(value: Any) -> Any:  # noqa: ANN401  # values of any form
     if isinstance(value, dict):
         return {str(key): without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def not_finite(value: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401  # values of any form
+    """What is wrong with each number that YAML and Python's JSON can say and real JSON cannot; a NaN is never equal."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from not_finite(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from not_finite(item, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path}: {value}: must be a finite number"
 
 
 def unknown_fields(document: Document, defaults: msgspec.Struct = _DEFAULTS, path: str = "") -> Iterator[str]:

@@ -21,7 +21,15 @@ from typing import Final, NamedTuple
 import msgspec
 import yaml
 
-from ipvsproxy.config.document import Document, apply_defaults, decode, undecodable, unknown_fields, without_nulls
+from ipvsproxy.config.document import (
+    Document,
+    apply_defaults,
+    decode,
+    not_finite,
+    undecodable,
+    unknown_fields,
+    without_nulls,
+)
 from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.types import DetectLocalMode, KubeProxyConfiguration, OwnConfiguration, ProxyMode
 from ipvsproxy.errors import ConfigError
@@ -49,8 +57,11 @@ def load(name: str, data: bytes) -> LoadedFile:
     _check_kind(name, document)
     try:
         cleaned: Document = without_nulls(document)
+        unusable = "; ".join(not_finite(cleaned))
     except RecursionError as error:
         raise undecodable(name, "it is nested hundreds of levels deep") from error
+    if unusable:
+        raise undecodable(name, unusable)
     apply_defaults(cleaned)
     decode(name, cleaned)
     return LoadedFile(cleaned, tuple(unknown_fields(cleaned)), tuple(duplicates))

@@ -224,6 +224,21 @@ def test_a_long_file_is_no_expansion():
     assert len(config.node_port_cidrs) == 20_000
 
 
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf", "1e999"])
+def test_a_number_that_is_not_finite_is_refused_by_field(value):
+    text = f"{HEAD}clientConnection: {{qps: !!float {value}}}"
+    shown = value.replace(".", "").replace("1e999", "inf")
+    reason = f"clientConnection.qps: {shown}: must be a finite number"
+    assert refusal([], text) == f"failed to decode: c.yaml: {reason}"
+
+
+@pytest.mark.parametrize("value,shown", [("NaN", "nan"), ("-Infinity", "-inf"), ("1e999", "inf")])
+def test_a_number_that_is_not_finite_is_refused_in_json_too(value, shown):
+    head = f'{{"apiVersion": "{API_VERSION}", "kind": "{KIND}"'
+    text = f'{head}, "x": {{"y": [0, {{"z": {value}}}]}}}}'
+    assert refusal([], text) == f"failed to decode: c.yaml: x.y[1].z: {shown}: must be a finite number"
+
+
 def test_unknown_and_duplicate_fields_are_named_and_not_fatal():
     config = config_of([], "foo: 1\nipvs:\n  scheduler: lc\n  bar: 2\n  scheduler: sh\n")
     assert config.scheduler == "sh"
