@@ -90,7 +90,7 @@ def render(written: KubeProxyConfiguration) -> str:
 
 
 def _check_round_trip(written: KubeProxyConfiguration, read: KubeProxyConfiguration) -> None:
-    """An empty healthzBindAddress is one that only a flag can say."""
+    """A blank healthzBindAddress or metricsBindAddress is one that only a flag can say."""
     meant, got = msgspec.to_builtins(written), msgspec.to_builtins(read)
     for field, value in meant.items():
         if value != got[field]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ipvsproxy.config.document import HEALTHZ_PORT, METRICS_PORT, Document, decode, put
 from ipvsproxy.config.flags import CONFIG, FLAG_OF_FIELD, FLAGS, PROXY_MODE, FlagValue
 from ipvsproxy.config.flags import HEALTHZ_PORT as HEALTHZ_PORT_FLAG
@@ -45,8 +47,13 @@ def read_config(given: Given, read_file: ReadFile = no_files) -> ProxyConfig:
     _complete_ports(sources.document, sources.flags)
     config = validate(decode(path, sources.document), sources.spellings)
     if sources.flags.get(METRICS_PORT_FLAG.name) == 0:
-        config = replace(config, metrics=None)  # differs: upstream refuses the blank address that it makes of this
+        config = _without_metrics(config)
     return replace(config, config_file=path, remarks=sources.remarks)
+
+
+def _without_metrics(config: ProxyConfig) -> ProxyConfig:
+    """differs: upstream refuses the blank address that it, too, makes of --metrics-port=0."""
+    return replace(config, metrics=None, written=msgspec.structs.replace(config.written, metrics_bind_address=""))
 
 
 @dataclass(frozen=True, slots=True)

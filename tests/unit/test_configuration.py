@@ -158,6 +158,13 @@ def test_arguments_and_file_make_this_configuration(tmp_path, words, text, field
             id="what no file can say",
         ),
         pytest.param(
+            ["--metrics-port=0"],
+            None,
+            '--write-config-to: a file cannot say metricsBindAddress: ""; it would be read as "127.0.0.1:10249". '
+            "Leave the flag that says so out",
+            id="no metrics server, which no file can say either",
+        ),
+        pytest.param(
             ["--write-config-to=no/such"], None, "--write-config-to no/such: No such file or directory", id="no folder"
         ),
         pytest.param(

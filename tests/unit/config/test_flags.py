@@ -334,6 +334,7 @@ def test_flags_say_where_health_and_metrics_are_served(words, healthz, metrics):
     config = config_of(*words)
     shown = [listener and format_endpoint(*listener) for listener in (config.healthz, config.metrics)]
     assert shown == [healthz, metrics]
+    assert (config.written.healthz_bind_address, config.written.metrics_bind_address) == (healthz or "", metrics or "")
 
 
 @pytest.mark.parametrize(
