@@ -6,7 +6,7 @@ Source: kubernetes v1.37.2 pkg/proxy/apis/config/v1alpha1/defaults.go.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -24,21 +24,6 @@ METRICS_PORT = 10249
 Document: TypeAlias = dict[str, Any]  # fields as in the file, nulls left out
 
 _DEFAULTS: Final = KubeProxyConfiguration()
-_ZERO_IS_DEFAULT = (
-    "bindAddress",
-    "healthzBindAddress",
-    "metricsBindAddress",
-    "clientConnection.contentType",
-    "clientConnection.qps",
-    "clientConnection.burst",
-    "logging.flushFrequency",
-    "iptables.syncPeriod",
-    "iptables.minSyncPeriod",
-    "nftables.syncPeriod",
-    "nftables.minSyncPeriod",
-    "ipvs.syncPeriod",
-    "configSyncPeriod",
-)
 
 
 def decode(name: str, document: Document) -> KubeProxyConfiguration:
@@ -89,12 +74,12 @@ def unknown_fields(document: Document, defaults: msgspec.Struct = _DEFAULTS, pat
 
 def apply_defaults(document: Document) -> None:
     """Take out what is as good as not given, and fill in what depends on other fields."""
-    for field in _ZERO_IS_DEFAULT:
+    for field, is_zero in _ZERO_IS_DEFAULT.items():
         *sections, key = field.split(".")
         section: Any = document
         for name in sections:
             section = section.get(name, {}) if isinstance(section, dict) else {}
-        if isinstance(section, dict) and _is_zero(section.get(key)):
+        if isinstance(section, dict) and key in section and is_zero(section[key]):
             section.pop(key, None)
     bound = document.get("bindAddress", _DEFAULTS.bind_address)
     address = parse_addr(bound) if isinstance(bound, str) else None
@@ -107,8 +92,33 @@ def apply_defaults(document: Document) -> None:
         document[field] = with_port(text, port) if isinstance(text, str) else text
 
 
-def _is_zero(value: object) -> bool:
-    return not value or (isinstance(value, str) and parse_duration(value) == 0)
+def _is_blank(value: object) -> bool:
+    return value == ""
+
+
+def _is_0(value: object) -> bool:
+    return value == 0 and not isinstance(value, bool)
+
+
+def _is_no_time(value: object) -> bool:
+    return isinstance(value, str) and parse_duration(value) == 0
+
+
+_ZERO_IS_DEFAULT: Final[Mapping[str, Callable[[object], bool]]] = {
+    "bindAddress": _is_blank,
+    "healthzBindAddress": _is_blank,
+    "metricsBindAddress": _is_blank,
+    "clientConnection.contentType": _is_blank,
+    "clientConnection.qps": _is_0,
+    "clientConnection.burst": _is_0,
+    "logging.flushFrequency": lambda value: _is_0(value) or _is_no_time(value),
+    "iptables.syncPeriod": _is_no_time,
+    "iptables.minSyncPeriod": _is_no_time,
+    "nftables.syncPeriod": _is_no_time,
+    "nftables.minSyncPeriod": _is_no_time,
+    "ipvs.syncPeriod": _is_no_time,
+    "configSyncPeriod": _is_no_time,
+}  # a zero of another kind is no value of the field, and refused
 
 
 def undecodable(name: str, why: str, hint: str = "") -> ConfigError:

@@ -192,6 +192,46 @@ def test_a_file_nested_without_end_is_refused_and_not_followed_down(depth):
     assert refusal([], f"{HEAD}x: {'[' * depth}{']' * depth}").startswith("failed to decode: c.yaml: ")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "bindAddress: '0'",
+        "bindAddress: 0s",
+        "bindAddress: {}",
+        "healthzBindAddress: 0h",
+        "metricsBindAddress: []",
+        "metricsBindAddress: false",
+        "clientConnection: {contentType: 0}",
+        "clientConnection: {qps: ''}",
+        "clientConnection: {burst: false}",
+        "logging: {flushFrequency: false}",
+        "logging: {flushFrequency: ''}",
+        "ipvs: {syncPeriod: false}",
+        "ipvs: {syncPeriod: ''}",
+        "nftables: {minSyncPeriod: []}",
+        "configSyncPeriod: 0",
+    ],
+)
+def test_a_zero_of_another_kind_is_refused_and_not_taken_for_the_default(fields):
+    assert fields.rpartition(": ")[0].rpartition("{")[2].lower() in refusal([], HEAD + fields).lower()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "bindAddress: ''\nhealthzBindAddress: ''\nmetricsBindAddress: ''",
+        "clientConnection: {contentType: '', qps: 0, burst: 0}",
+        "clientConnection: {qps: 0.0}",
+        "logging: {flushFrequency: 0}",
+        "logging: {flushFrequency: 0s}",
+        "ipvs: {syncPeriod: 0s}\niptables: {syncPeriod: '0', minSyncPeriod: 0h}",
+        "nftables: {syncPeriod: 0s, minSyncPeriod: 0ms}\nconfigSyncPeriod: 0s",
+    ],
+)
+def test_a_zero_of_the_fields_own_kind_means_the_default(fields):
+    assert config_of([], fields).written == config_of([], "").written
+
+
 def levels(anchor: str, alias: str) -> str:
     """Each level holds the one before ten times: 10^12 values, as far as they count."""
     return f"a0: &a0 {anchor}\n" + "".join(
