@@ -30,6 +30,7 @@ from ipvsproxy.serve.listening import listen_on, listening_hint
 log = structlog.get_logger()
 
 RETRY_S = 5.0
+PAUSE_S = 1.0  # Go's net/http waits as long for want of files
 _ACCEPTED_AT_ONCE = 16
 
 Page: TypeAlias = Callable[[Request], Answer]
@@ -76,6 +77,7 @@ class PageServer:
         self._listener: socket.socket | None = None
         self._retry_at: float | None = None
         self._tries = 0
+        self._is_short = False
         self._connections: Connections[None] = Connections(self._selector, clock, self._answer)
 
     def stop(self) -> None:
@@ -105,11 +107,11 @@ class PageServer:
             elif key.fileobj == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            else:
-                self._accept()
+            elif self._listener is not None:
+                self._accept(self._listener)
         self._connections.end_overdue()
         if self._retry_at is not None and self._clock.monotonic() >= self._retry_at:
-            self._listen()
+            self._try_again()
 
     def _timeout_s(self) -> float | None:
         """Until something is due; None without anything that is."""
@@ -120,8 +122,14 @@ class PageServer:
         page = self._site.pages.get(request.path)
         return NOT_FOUND if page is None else page(request)
 
-    def _listen(self) -> None:
+    def _try_again(self) -> None:
         self._retry_at = None
+        if self._listener is None:
+            self._listen()
+        else:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _listen(self) -> None:
         try:
             self._listener = listen_on(self._site.address, self._site.port)
         except OSError as error:
@@ -155,23 +163,39 @@ class PageServer:
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
-            self._selector.unregister(self._listener)
+            if self._retry_at is None:  # else it pauses
+                self._selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Take in who waits there, some at a time so that the others have their turn."""
         for _ in range(_ACCEPTED_AT_ONCE):
-            if self._listener is None:
-                return
             try:
-                stream, _ = self._listener.accept()
+                stream, _ = listener.accept()
             except BlockingIOError:
+                self._is_short = False
                 return
             except ConnectionError:  # what has happened to the client meanwhile: accept(2)
                 continue
             except OSError as error:
-                self._stop_listening()  # out of files: the selector would report it without a pause; it opens again
-                self._refuse(error)
+                self._pause(listener, error)
                 return
             self._connections.add(stream, None)
+
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        """Out of files or the like: let clients wait. The selector would report them all the time.
+
+        The address is kept, so this is never a failure to listen, which may end the daemon.
+        """
+        self._selector.unregister(listener)
+        self._retry_at = self._clock.monotonic() + PAUSE_S
+        (log.debug if self._is_short else log.error)(
+            "server_cannot_accept",
+            server=self._site.name,
+            address=str(self._site),
+            errno=describe_errno(error.errno or 0),
+            hint=listening_hint(error.errno or 0),
+            retry_in_s=PAUSE_S,
+        )
+        self._is_short = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import resource
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.connections import LIFE_S
 from ipvsproxy.serve.http_messages import Answer, Request
 from ipvsproxy.serve.listening import listen_on
-from ipvsproxy.serve.page_server import RETRY_S, PageServer, Site
+from ipvsproxy.serve.page_server import PAUSE_S, RETRY_S, PageServer, Site
 from tests.builders import FakeClock, addr
 
 PATIENCE_S = 10.0
@@ -200,3 +201,41 @@ def test_an_address_that_the_node_does_not_have_is_refused(port):
         running.thread.join(PATIENCE_S)
     assert running.failure is not None
     assert running.failure.why.startswith("EADDRNOTAVAIL")
+
+
+@pytest.mark.parametrize("must_listen", [False, True])
+def test_without_a_descriptor_clients_wait_and_the_address_stays_ours_even_where_it_must_be_had(
+    port, events, must_listen
+):
+    with serving(port, must_listen=must_listen) as running:
+        running.wait(lambda: running.server._listener is not None)
+        with socket.socket() as client:
+            with no_descriptors_left():
+                client.settimeout(PATIENCE_S)
+                client.connect(("127.0.0.1", port))
+                running.wait(lambda: len(refusals(events)) == 1)
+                running.clock.now += PAUSE_S
+                wake(running)
+                running.wait(lambda: len(refusals(events)) == 2)
+            running.clock.now += PAUSE_S
+            wake(running)
+            client.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+    assert [event["log_level"] for event in refusals(events)] == ["error", "debug"]
+    assert (running.failure, running.notices) == (None, [])
+
+
+def refusals(events):
+    return [event for event in events if event["event"] == "server_cannot_accept"]
+
+
+@contextlib.contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """This process can open nothing more in the `with` block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as lowest_free:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
