@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import select
 import threading
 import time
 
@@ -94,6 +95,57 @@ def test_an_exception_stays_within_its_line(log_format):
     text = logged(lambda it: it.error("thread_died", exc_info=ValueError("why")), log_format=log_format)
     assert text.count("\n") == 1
     assert "ValueError: why" in text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({"unknown": tuple(f"field{number}" for number in range(600))}, id="many items"),
+        pytest.param({"message": "x" * 100_000}, id="a long text"),
+        pytest.param({"message": "\N{GRINNING FACE}\n" * 4000}, id="a text that takes more bytes than it has letters"),
+        pytest.param({"items": ["x" * 100_000]}, id="one long item"),
+        pytest.param({"map": {str(number): number for number in range(2000)}}, id="a long map"),
+        pytest.param({f"key{number}": "x" * 90 for number in range(40)}, id="many keys"),
+        pytest.param({f"key{number}": "x" for number in range(1000)}, id="more keys than fit"),
+        pytest.param({"message": "\udcff" * 9000}, id="text that is no UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("log_format", [LogFormat.JSON, LogFormat.TEXT])
+def test_a_long_line_is_shortened_and_stays_what_it_is(log_format, keys):
+    line = logged(lambda it: it.warning("config_file_not_strict", file="c.yaml", **keys), log_format=log_format)
+    assert len(line.encode()) <= select.PIPE_BUF
+    assert line.count("\n") == 1
+    assert "config_file_not_strict" in line
+    if log_format is LogFormat.JSON:
+        assert json.loads(line)["level"] == "warning"
+
+
+def test_of_a_long_list_the_first_items_and_the_number_of_the_others_are_told():
+    unknown = json.loads(logged(lambda it: it.info("x", unknown=[f"field{number}" for number in range(600)])))[
+        "unknown"
+    ]
+    assert unknown[0] == "field0"
+    assert unknown[-1] == f"… and {600 - len(unknown) + 1} more"
+    assert len(unknown) > 100
+
+
+def test_of_a_long_traceback_both_ends_are_told():
+    def write(it):
+        try:
+            deep(400)
+        except ValueError:
+            it.exception("thread_died", thread="sync")
+
+    def deep(depth):
+        return shallow(depth) if depth else int("why")
+
+    def shallow(depth):
+        return deep(depth - 1)
+
+    event = json.loads(logged(write))
+    assert event["thread"] == "sync"
+    assert event["exception"].startswith("Traceback")
+    assert event["exception"].endswith("'why'")
 
 
 def test_a_broken_log_does_not_stop_the_program():
