@@ -270,7 +270,6 @@ class ProxyConfig:
     healthz: Listener | None  # None: not served
     metrics: Listener | None  # None: not served
     bind_address_hard_fail: bool
-    enable_profiling: bool
     allows_external_ips: bool  # the gate AllowServiceExternalIPs
     oom_score_adj: int
     conntrack: ConntrackConfig

@@ -75,7 +75,6 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         healthz=healthz(check, written),
         metrics=metrics(check, written),
         bind_address_hard_fail=written.bind_address_hard_fail,
-        enable_profiling=written.enable_profiling,
         allows_external_ips=allows_external_ips(check, written),
         oom_score_adj=oom_score_adj(check, written),
         conntrack=conntrack(check, written),

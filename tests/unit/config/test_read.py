@@ -318,9 +318,10 @@ def test_what_has_no_effect_here_is_told_in_one_line():
 
 
 def test_flags_without_effect_are_told_without_a_file_too():
-    command = parse_command_line(["--kube-api-qps=5", "--feature-gates=A=true", "--manifests=x"])
+    command = parse_command_line(["--kube-api-qps=5", "--feature-gates=A=true", "--profiling", "--manifests=x"])
     assert isinstance(command, Serve)
-    assert remarks_of(command.config)["settings_without_effect"]["settings"] == ("--kube-api-qps", "featureGates.A")
+    settings = remarks_of(command.config)["settings_without_effect"]["settings"]
+    assert settings == ("--kube-api-qps", "--profiling", "featureGates.A")
 
 
 def test_of_kubeadms_file_nothing_is_to_be_told():
