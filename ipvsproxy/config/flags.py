@@ -253,7 +253,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--oom-score-adj", parse_int32, "oomScoreAdj", Group.NODE, "N",
          "How willingly the kernel ends this process when memory is short: -1000 to 1000, never to first."),
     Flag("--healthz-bind-address", parse_text, "healthzBindAddress", Group.SERVING, "IP[:PORT]",
-         "Where /healthz, /livez and /readyz are served; blank: nowhere."),
+         "Where /healthz, /livez and /readyz are served."),
     HEALTHZ_PORT,
     Flag("--metrics-bind-address", parse_text, "metricsBindAddress", Group.SERVING, "IP[:PORT]",
          "Where /metrics, /configz and the like are served."),

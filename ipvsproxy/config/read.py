@@ -4,7 +4,9 @@ Upstream ignores almost every flag beside --config, in silence; here the ones th
 differs: --proxy-mode=ipvs holds against the file's mode, because kubeadm's file says iptables where nobody chose; and
 so do our own flags, which no file of kube-proxy's can have meant.
 
-Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go Complete.
+A blank address says nothing, beside a file or not: manifests are full of empty variables.
+
+Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go Complete, pkg/util/flag IPVar.Set and IPPortVar.Set.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ ReadFile: TypeAlias = Callable[[str], bytes]
 
 _BY_NAME = {flag.name: flag for flag in FLAGS}
 _PORTS = {HEALTHZ_PORT_FLAG.name, METRICS_PORT_FLAG.name}
+_ADDRESSES = {FLAG_OF_FIELD[field] for field in ("bindAddress", "healthzBindAddress", "metricsBindAddress")}
 
 
 def no_files(path: str) -> bytes:
@@ -40,6 +43,7 @@ def no_files(path: str) -> bytes:
 def read_config(given: Given, read_file: ReadFile = no_files) -> ProxyConfig:
     """The configuration that flags, file and defaults make together. Raises ConfigError."""
     path = given.get(CONFIG.name, "")
+    given = {name: value for name, value in given.items() if value != "" or name not in _ADDRESSES}
     sources = _file_and_flags(path, read_file(path), given) if path else _flags_alone(given)
     for field, name in FLAG_OF_FIELD.items():
         if name in sources.flags:

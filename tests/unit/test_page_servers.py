@@ -170,10 +170,10 @@ def test_metrics_are_served_on_loopback_and_health_everywhere_unless_somebody_as
     assert (config.healthz.address, config.healthz.port) == (b"\0\0\0\0", 10256)
 
 
-def test_an_empty_health_address_is_no_health_server():
+def test_health_port_0_is_no_health_server():
     node = Node()
     runner = Runner(Inbox(), node.tracker, node.reconciler, node.clock, Periods())
-    config = read_config({"--healthz-bind-address": ""})
+    config = read_config({"--healthz-port": 0})
     servers = dict(page_servers(config, NODE, runner, node.clock, lambda _: {}))
     for server in servers.values():
         server.close()

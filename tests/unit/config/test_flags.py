@@ -320,7 +320,15 @@ def _at(document, field):
     [
         pytest.param([], "0.0.0.0:10256", "127.0.0.1:10249", id="none"),
         pytest.param(["--healthz-port=0"], None, "127.0.0.1:10249", id="health off by the deprecated port"),
-        pytest.param(["--healthz-bind-address="], None, "127.0.0.1:10249", id="health off by a blank address"),
+        pytest.param(["--healthz-bind-address="], "0.0.0.0:10256", "127.0.0.1:10249", id="a blank address of health"),
+        pytest.param(["--metrics-bind-address="], "0.0.0.0:10256", "127.0.0.1:10249", id="a blank address of metrics"),
+        pytest.param(["--bind-address="], "0.0.0.0:10256", "127.0.0.1:10249", id="a blank address of the node"),
+        pytest.param(
+            ["--healthz-bind-address=", "--healthz-port=1"],
+            "0.0.0.0:10256",
+            "127.0.0.1:10249",
+            id="a blank address and a port",
+        ),
         pytest.param(["--metrics-port=0"], "0.0.0.0:10256", None, id="metrics off by the deprecated port"),
         pytest.param(["--healthz-port=1"], "0.0.0.0:10256", "127.0.0.1:10249", id="a deprecated port alone"),
         pytest.param(
