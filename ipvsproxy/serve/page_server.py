@@ -24,7 +24,7 @@ from ipvsproxy.errors import IpvsproxyError, describe_errno
 from ipvsproxy.model.addr import PackedAddr, format_endpoint
 from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.connections import Connection, Connections
-from ipvsproxy.serve.http_messages import Answer, Request
+from ipvsproxy.serve.http_messages import Answer, Request, refusal
 from ipvsproxy.serve.listening import listen_on, listening_hint
 
 log = structlog.get_logger()
@@ -78,6 +78,7 @@ class PageServer:
         self._retry_at: float | None = None
         self._tries = 0
         self._is_short = False
+        self._failed: set[str] = set()  # paths of pages
         self._connections: Connections[None] = Connections(self._selector, clock, self._answer)
 
     def stop(self) -> None:
@@ -120,7 +121,20 @@ class PageServer:
 
     def _answer(self, _: None, request: Request) -> Answer:
         page = self._site.pages.get(request.path)
-        return NOT_FOUND if page is None else page(request)
+        if page is None:
+            return NOT_FOUND
+        try:
+            return page(request)
+        except Exception:  # noqa: BLE001  # a stranger's request must not end the daemon, whatever page is wrong
+            self._tell_failure(request.path)
+            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _tell_failure(self, path: str) -> None:
+        """Log the exception in flight; once for each page, for scrapes come for ever."""
+        (log.debug if path in self._failed else log.error)(
+            "page_failed", server=self._site.name, page=path, exc_info=True
+        )
+        self._failed.add(path)
 
     def _try_again(self) -> None:
         self._retry_at = None

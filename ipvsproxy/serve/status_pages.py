@@ -71,9 +71,10 @@ def configz(document: Mapping[str, object]) -> Page:
 
 def flagz(flags: Mapping[str, str]) -> Page:
     """/flagz: every flag with its value."""
-    lines = "".join(f"{name}={flags[name]}\n" for name in sorted(flags))
+    flags = {name: flags[name].encode(errors="backslashreplace").decode() for name in sorted(flags)}  # argv is bytes
+    lines = "".join(f"{name}={value}\n" for name, value in flags.items())
     text = f"\n{_COMPONENT} flagz\n{_WARNING}\n{lines}"
-    return lambda request: _negotiated(request, "Flagz", text, {"flags": dict(sorted(flags.items()))})
+    return lambda request: _negotiated(request, "Flagz", text, {"flags": flags})
 
 
 def statusz(started_at: float, now: Callable[[], float], paths: Iterable[str]) -> Page:

@@ -37,12 +37,16 @@ def huge(_: Request) -> Answer:
     return Answer(HTTPStatus.OK, HUGE)
 
 
+def broken(_: Request) -> Answer:
+    raise UnicodeError("no such letter")
+
+
 def site(port: int, address: str = "127.0.0.1") -> Site:
     return Site(
         name="healthz",
         address=addr(address),
         port=port,
-        pages={"/hello": greeting, "/huge": huge},
+        pages={"/hello": greeting, "/huge": huge, "/broken": broken},
         event="FailedToStartProxierHealthcheck",
         failure="failed to start proxy healthz",
     )
@@ -126,6 +130,16 @@ def test_any_other_path_is_not_found_in_gos_words(running, target):
     answer = running.get(target)
     assert (answer.status, answer.body) == (404, b"404 page not found\n")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_page_that_raises_is_a_500_told_once_and_the_others_go_on(running, events):
+    answers = [running.get(target) for target in ("/broken", "/broken?x", "/hello")]
+    assert [answer.status for answer in answers] == [500, 500, 200]
+    told = [event for event in events if event["event"] == "page_failed"]
+    assert [(event["log_level"], event["server"], event["page"]) for event in told] == [
+        ("error", "healthz", "/broken"),
+        ("debug", "healthz", "/broken"),
+    ]
 
 
 def test_a_page_larger_than_what_a_socket_takes_at_once_comes_whole(running):

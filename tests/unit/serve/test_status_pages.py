@@ -117,6 +117,13 @@ def test_what_cannot_be_had_is_406(accept):
     assert flagz(FLAGS)(asking(accept=accept)).status == 406
 
 
+@pytest.mark.parametrize("accept", ["", f"application/json;{STRUCTURED}", f"application/yaml;{STRUCTURED}"])
+def test_flagz_tells_a_value_that_is_no_utf_8(accept):
+    answer = flagz({"manifests": "/x\udcff"})(asking(accept=accept))
+    assert b"/x\\" in answer.body.replace(b"\\\\", b"\\")
+    assert b"udcff" in answer.body
+
+
 def test_flagz_as_json_and_as_yaml_is_the_kind_of_upstream():
     whole = {
         "kind": "Flagz",
