@@ -35,6 +35,10 @@ class Unsupported(KernelError):  # noqa: N818 - reads as a state, like its sibli
     """Missing module, matcher, sysctl, library or permission: found at start, exit code 3."""
 
 
+class NotInKernel(Unsupported):
+    """The kernel does not have this part and cannot load it, so nothing is in it that a clean-up could leave."""
+
+
 class DumpInterrupted(KernelError):  # noqa: N818 - as above
     """A dump that stayed inconsistent after all retries: nothing may be concluded from it."""
 

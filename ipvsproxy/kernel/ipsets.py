@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from ipvsproxy.errors import KernelError, Unsupported, describe_errno
+from ipvsproxy.errors import KernelError, NotInKernel, Unsupported, describe_errno
 from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.ipset_codec import (
     ADD,
@@ -258,7 +258,7 @@ def _explain(error: KernelError) -> KernelError:
     """
     if error.number == errno.EINVAL:
         why = "this kernel has no ipsets, or may not load them (EINVAL)"
-        return Unsupported(error.what, error.number, "Load the module ip_set on the node (modprobe ip_set)", why)
+        return NotInKernel(error.what, error.number, "Load the module ip_set on the node (modprobe ip_set)", why)
     if error.number in {errno.EPERM, errno.EACCES}:
         return Unsupported(error.what, error.number, "Run as root, or with the capability NET_ADMIN")
     return error

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ipvsproxy.errors import KernelError, Unsupported
+from ipvsproxy.errors import KernelError, NotInKernel, Unsupported
 from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
@@ -176,7 +176,7 @@ def _explain(error: KernelError) -> KernelError:
     """The same error with what to do about it, where the reason is the machine and not the moment."""
     if error.number == errno.ENOENT:
         why = "this kernel has no IPVS, or may not load it (ENOENT)"
-        return Unsupported(error.what, error.number, "Load the module ip_vs on the node (modprobe ip_vs)", why)
+        return NotInKernel(error.what, error.number, "Load the module ip_vs on the node (modprobe ip_vs)", why)
     if error.number in {errno.EPERM, errno.EACCES}:
         return Unsupported(error.what, error.number, "Run as root, or with the capability NET_ADMIN")
     return error

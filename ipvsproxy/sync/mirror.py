@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from ipvsproxy.clock import Clock
-from ipvsproxy.errors import KernelError
+from ipvsproxy.errors import KernelError, NotInKernel
 from ipvsproxy.kernel.api import Kernel, Subsystem
 from ipvsproxy.model.addr import Cidr, PackedAddr
 from ipvsproxy.model.enums import VirtualServerFlags
@@ -53,12 +53,17 @@ class Mirror:
         self._found_counts = False
         self._stale: set[Kind] = set()
 
-    def read(self) -> None:
-        """Read everything, anew. Raises KernelError."""
+    def read(self, *, only_what_is_there: bool = False) -> None:
+        """Read everything, anew. Raises KernelError; `only_what_is_there`: not for a part that the kernel lacks."""
         self._found = empty_state()
         # IPVS first: asking for its netlink family makes the kernel load the module, and its sysctls come with it.
         for subsystem in reversed(self._kernel.subsystems):
-            self._found.update(subsystem.read())
+            try:
+                self._found.update(subsystem.read())
+            except NotInKernel as error:
+                if not only_what_is_there:
+                    raise
+                log.warning("kernel_part_missing", kinds=sorted(subsystem.kinds), reason=str(error))
         self._found_counts = True
         self.applied = ownership.ours(self._found, self._exclude, self.host_addresses)
         self._stale.clear()

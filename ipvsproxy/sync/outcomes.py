@@ -28,6 +28,7 @@ _MEANINGS: dict[tuple[Kind, Verb, int], Outcome] = {
     (Kind.VIRTUAL_SERVER, Verb.ADD, errno.EEXIST): Outcome.EDIT_INSTEAD,
     (Kind.VIRTUAL_SERVER, Verb.EDIT, errno.ESRCH): Outcome.ADD_INSTEAD,
     (Kind.VIRTUAL_SERVER, Verb.DELETE, errno.ESRCH): Outcome.DONE,
+    (Kind.VIRTUAL_SERVER, Verb.DELETE, errno.ENOENT): Outcome.DONE,  # no IPVS at all (any more)
     (Kind.REAL_SERVER, Verb.ADD, errno.EEXIST): Outcome.EDIT_INSTEAD,
     (Kind.REAL_SERVER, Verb.EDIT, errno.ENOENT): Outcome.ADD_INSTEAD,
     (Kind.REAL_SERVER, Verb.DELETE, errno.ENOENT): Outcome.DONE,

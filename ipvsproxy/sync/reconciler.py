@@ -237,7 +237,7 @@ class Reconciler:
 
     def remove_all(self) -> SyncResult:
         """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""
-        self._mirror.read()
+        self._mirror.read(only_what_is_there=True)
         self._desired.clear()
         self._lingering.clear()
         self._applier.may_delete = True

@@ -22,6 +22,7 @@ TABLE = [
     (Kind.VIRTUAL_SERVER, Verb.EDIT, errno.ENOENT, REFUSED, "the scheduler is not in the kernel"),
     (Kind.VIRTUAL_SERVER, Verb.EDIT, errno.ESRCH, AGAIN, "it is gone"),
     (Kind.VIRTUAL_SERVER, Verb.DELETE, errno.ESRCH, DONE, "it is gone"),
+    (Kind.VIRTUAL_SERVER, Verb.DELETE, errno.ENOENT, DONE, "there is no IPVS"),
     (Kind.REAL_SERVER, Verb.ADD, errno.EEXIST, EDIT, "it is there"),
     (Kind.REAL_SERVER, Verb.EDIT, errno.ENOENT, AGAIN, "it is gone"),
     (Kind.REAL_SERVER, Verb.DELETE, errno.ENOENT, DONE, "it is gone"),

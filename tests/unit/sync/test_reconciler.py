@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from itertools import pairwise
 
 import msgspec
 import pytest
 
 from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.errors import KernelError, NotInKernel, Unsupported
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.addr import family_of
 from ipvsproxy.model.enums import Family, Protocol
-from ipvsproxy.model.kernel_objects import Kind, ObjectId, RuleTable, SetEntry, Verb, VirtualServer
+from ipvsproxy.model.kernel_objects import Kind, ObjectId, RuleTable, SetEntry, State, Verb, VirtualServer
 from ipvsproxy.model.notices import Notice
 from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
 from ipvsproxy.modes.ipvs.service import ServiceOptions
@@ -382,6 +384,42 @@ def test_a_clean_up_that_is_refused_something_removes_the_rest_and_says_so():
     assert clean(node.fake).refused == 1
     left = {kind: set(objects) for kind, objects in node.fake.state.items() if objects and kind is not Kind.SYSCTL}
     assert left == {Kind.RULES: {table}}
+
+
+def raising(error: KernelError) -> Callable[[], State]:
+    def read() -> State:
+        raise error
+
+    return read
+
+
+def test_a_clean_up_removes_the_rest_where_the_kernel_has_no_ipvs_any_more(monkeypatch):
+    node = Node()
+    node.sync(THREE)
+    for key in node.fake.state[Kind.VIRTUAL_SERVER]:
+        node.fake.faults[Verb.DELETE, Kind.VIRTUAL_SERVER, key] = errno.ENOENT
+    for kind in node.fake.kernel.ipvs.kinds:
+        node.fake.state[kind].clear()
+    monkeypatch.setattr(node.fake.kernel.ipvs, "read", raising(NotInKernel("cannot read IPVS", errno.ENOENT)))
+    result = clean(node.fake)
+    assert (result.refused, result.waiting) == (0, 0)
+    assert not [kind for kind, objects in node.fake.state.items() if objects and kind is not Kind.SYSCTL]
+
+
+def test_a_clean_up_that_may_not_read_ipvs_removes_nothing_that_tells_whose_virtual_servers_are_there(monkeypatch):
+    node = Node()
+    node.sync(THREE)
+    monkeypatch.setattr(node.fake.kernel.ipvs, "read", raising(Unsupported("cannot read IPVS", errno.EPERM)))
+    with pytest.raises(Unsupported):
+        clean(node.fake)
+    assert node.fake.state[Kind.ADDRESS]
+
+
+def test_a_start_needs_every_part_of_the_kernel(monkeypatch):
+    node = Node()
+    monkeypatch.setattr(node.fake.kernel.ipvs, "read", raising(NotInKernel("cannot read IPVS", errno.ENOENT)))
+    with pytest.raises(NotInKernel):
+        Node(node.fake)
 
 
 def test_a_running_reconciler_can_remove_everything_too():
