@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.clusters import Svc
-from tests.lab.hosts import NODE_ADDRESSES
+from tests.lab.hosts import NODE_ADDRESSES, Namespace
 from tests.lab.traffic import Conversation
 from tests.vm.nodes import ProxyNode
 from tests.vm.places import A1, every_family, ready
@@ -23,7 +25,14 @@ def syn_retransmissions(node: ProxyNode, client: str, address: str, port: int) -
         talk.send(b"GET / HTTP/1.1\r\n\r\n")
         received = b"".join(iter(talk.receive, b""))
     assert received.partition(b"\r\n\r\n")[2].startswith(b"a1 ")
+    while is_closing(node.hosts[client]):  # until the last acknowledgement has come, the kernel refuses the port
+        time.sleep(0.01)
     return again
+
+
+def is_closing(host: Namespace) -> bool:
+    """Whether the client's kernel still has its socket."""
+    return f":{SOURCE_PORT} " in host.run("ss", "-tanH", "state", "last-ack")
 
 
 @every_family
