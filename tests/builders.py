@@ -12,6 +12,7 @@ from ipvsproxy.model.flows import PackedEndpoint, UdpFlow, pack_endpoint
 from ipvsproxy.model.kernel_objects import RealServer, VirtualServerKey
 from ipvsproxy.model.names import ServiceName
 from ipvsproxy.plan.desired import OwnerPlan
+from ipvsproxy.sync.runner import Message
 
 
 def addr(text: str) -> PackedAddr:
@@ -62,3 +63,22 @@ class FakeClock:
     def monotonic(self) -> float:
         """Seconds."""
         return self.now
+
+
+class ScriptedInbox:
+    """Messages at given times; whoever waits for them moves the clock."""
+
+    def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
+        self.clock = clock
+        self.script = list(script)
+        self.arrived_at = 0.0
+
+    def get(self, timeout_s: float) -> Message | None:
+        at, message = self.script[0]
+        if at > self.clock.now + timeout_s:
+            self.clock.now += timeout_s
+            return None
+        self.clock.now = max(self.clock.now, at)
+        self.arrived_at = at
+        del self.script[0]
+        return message

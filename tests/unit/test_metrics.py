@@ -23,7 +23,7 @@ from ipvsproxy.model.figures import Asked, Audits, Figures, Pass
 from ipvsproxy.model.kernel_objects import Kind, RuleTable, Verb, VirtualServer
 from ipvsproxy.model.vitals import FamilyVitals, Heard, Moment, Vitals
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
-from tests.builders import addr, flow, vs_key
+from tests.builders import ScriptedInbox, addr, flow, vs_key
 from tests.clusters import Node, Svc, cluster
 
 REFERENCE = Path(__file__).parents[1] / "data" / "kube_proxy_metrics.md"
@@ -68,32 +68,15 @@ def reference() -> Iterator[Upstream]:
 UPSTREAM = [row for row in reference() if row.name not in LEFT_OUT]
 
 
-class Inbox:
-    """Messages at given times; whoever waits for them moves the clock."""
-
-    def __init__(self, node: Node, *script: tuple[float, Message]) -> None:
-        self.clock = node.clock
-        self.script = list(script)
-        self.arrived_at = 0.0
-
-    def get(self, timeout_s: float) -> Message | None:
-        at, message = self.script[0]
-        if at > self.clock.now + timeout_s:
-            self.clock.now += timeout_s
-            return None
-        self.clock.now = max(self.clock.now, at)
-        self.arrived_at = at
-        del self.script[0]
-        return message
-
-
 class Scraped:
     """A node with its runner and its metrics."""
 
     def __init__(self, fake: FakeKernel | None = None) -> None:
         self.node = Node(fake)
         self.heard: Mapping[str, Heard] = {"Service": Heard(is_connected=True, at=5.0)}
-        self.runner = Runner(Inbox(self.node), self.node.tracker, self.node.reconciler, self.node.clock, Periods(0, 30))
+        self.runner = Runner(
+            ScriptedInbox(self.node.clock), self.node.tracker, self.node.reconciler, self.node.clock, Periods(0, 30)
+        )
         self.metrics = Metrics(self.state, Family)
         self.runner.report = self.metrics.take
 
@@ -108,7 +91,7 @@ class Scraped:
         )
 
     def goes_on(self, *script: tuple[float, Message], until: float) -> None:
-        self.runner._inbox = Inbox(self.node, *script, (until, Signal.STOP))
+        self.runner._inbox = ScriptedInbox(self.node.clock, *script, (until, Signal.STOP))
         self.runner.run()
 
     @property

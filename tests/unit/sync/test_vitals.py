@@ -17,7 +17,7 @@ from ipvsproxy.model.kernel_objects import Kind, RuleTable, Verb
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from ipvsproxy.sync.tally import Tally
-from tests.builders import FakeClock, vs_key
+from tests.builders import FakeClock, ScriptedInbox, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 
 EVENT = (Rejected(()),)
@@ -60,27 +60,8 @@ class Passes:
         return self.sync()
 
 
-class Inbox:
-    """Messages at given times; whoever waits for them moves the clock. `looks` are made at given times, too."""
-
-    def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
-        self.clock = clock
-        self.script = list(script)
-        self.arrived_at = 0.0
-
-    def get(self, timeout_s: float) -> Message | None:
-        at, message = self.script[0]
-        if at > self.clock.now + timeout_s:
-            self.clock.now += timeout_s
-            return None
-        self.clock.now = max(self.clock.now, at)
-        self.arrived_at = at
-        del self.script[0]
-        return message
-
-
 def run(passes: Passes, *script: tuple[float, Message], until: float, min_sync_s: float = 0.0) -> Runner:
-    inbox = Inbox(passes.clock, *script, (until, Signal.STOP))
+    inbox = ScriptedInbox(passes.clock, *script, (until, Signal.STOP))
     tracker = Tracker(NODE, frozenset(Family))
     periods = Periods(min_sync_s, LIMIT_S / 2)
     passes.runner = Runner(inbox, tracker, passes, passes.clock, periods)  # type: ignore[arg-type]
@@ -144,11 +125,11 @@ class Serving:
         self.node = Node()
         self.clock = self.node.clock
         self.runner = Runner(
-            Inbox(self.clock), self.node.tracker, self.node.reconciler, self.clock, Periods(0.0, LIMIT_S / 2)
+            ScriptedInbox(self.clock), self.node.tracker, self.node.reconciler, self.clock, Periods(0.0, LIMIT_S / 2)
         )
 
     def goes_on(self, *script: tuple[float, Message], until: float) -> None:
-        self.runner._inbox = Inbox(self.clock, *script, (until, Signal.STOP))
+        self.runner._inbox = ScriptedInbox(self.clock, *script, (until, Signal.STOP))
         self.runner.run()
 
     @property
