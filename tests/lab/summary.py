@@ -19,33 +19,54 @@ class Count:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    unsteady: int = 0
+    """Those of the passed that failed first, and passed when they ran again."""
 
     def __add__(self, other: "Count") -> "Count":
-        return Count(
-            passed=self.passed + other.passed, failed=self.failed + other.failed, skipped=self.skipped + other.skipped
-        )
+        return Count(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     def __str__(self) -> str:
         skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"{self.passed} passed, {self.failed} failed{skipped}"
+        unsteady = f", {self.unsteady} of the passed only when run again" if self.unsteady else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}{unsteady}"
 
 
-def read(results: Path) -> Count | None:
-    """What a JUnit file tells; None if there is none, or half of one."""
+AGAIN = "again.xml"
+"""Beside a stage's results lie those of the tests that failed first and ran again, if any did."""
+
+
+def outcomes(results: Path) -> dict[str, str] | None:
+    """The outcome of each test, by its id, that a JUnit file tells; None if there is none, or half of one."""
     try:
         tree = ET.parse(results)  # noqa: S314  # pytest's own file
     except (FileNotFoundError, ET.ParseError):
         return None
-    passed = failed = skipped = 0
+    found = {}
     for case in tree.iter("testcase"):
-        outcomes = {outcome.tag for outcome in case}
-        if outcomes & {"failure", "error"}:
-            failed += 1
-        elif "skipped" in outcomes:
-            skipped += 1
-        else:
-            passed += 1
-    return Count(passed=passed, failed=failed, skipped=skipped)
+        tags = {outcome.tag for outcome in case}
+        module, name = case.get("classname", ""), case.get("name", "")
+        found[f"{module.replace('.', '/')}.py::{name}"] = (
+            "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        )
+    return found
+
+
+def read(results: Path) -> Count | None:
+    """What a JUnit file, and the one of tests that ran again, tell; None if there is none, or half of one."""
+    first = outcomes(results)
+    if first is None:
+        return None
+    second = outcomes(results.with_name(AGAIN)) or {}
+    last = [second.get(test, outcome) if outcome == "failed" else outcome for test, outcome in first.items()]
+    return Count(
+        **{outcome: last.count(outcome) for outcome in ("passed", "failed", "skipped")},
+        unsteady=sum(outcome == "failed" and second.get(test) == "passed" for test, outcome in first.items()),
+    )
+
+
+def failed(results: Path) -> list[str]:
+    """The ids of the tests that failed."""
+    return [test for test, outcome in (outcomes(results) or {}).items() if outcome == "failed"]
 
 
 def problems(counts: Mapping[str, Count | None], exit_codes: Mapping[str, int]) -> list[str]:

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.summary import Count, main, problems, read
+from tests.lab.summary import AGAIN, Count, failed, main, problems, read
 
 PASSED = "<testcase name='a'/>"
 FAILED = "<testcase name='b'><failure message='no'/></testcase>"
+PASSED_B, SKIPPED_B = "<testcase name='b'/>", "<testcase name='b'><skipped/></testcase>"
 ERROR = "<testcase name='c'><error message='broke'/></testcase>"
 SKIPPED = "<testcase name='d'><skipped type='pytest.skip'/></testcase>"
 
@@ -20,7 +21,7 @@ def junit(folder: Path, *cases: str, name: str = "junit.xml") -> Path:
     "cases,expected",
     [
         pytest.param((), Count(), id="an empty suite counts nothing"),
-        pytest.param((PASSED, PASSED), Count(passed=2), id="a case without an outcome passed"),
+        pytest.param((PASSED, PASSED_B), Count(passed=2), id="a case without an outcome passed"),
         pytest.param((FAILED, ERROR), Count(failed=2), id="errors are failures"),
         pytest.param((PASSED, SKIPPED), Count(passed=1, skipped=1), id="skipped cases are counted apart"),
         pytest.param(
@@ -48,10 +49,36 @@ def test_missing_and_broken_files_are_no_results(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "again,expected",
+    [
+        pytest.param((PASSED_B, ERROR), Count(passed=2, failed=1, unsteady=1), id="one passes then, one fails again"),
+        pytest.param((PASSED_B,), Count(passed=2, failed=1, unsteady=1), id="one did not get to run again"),
+        pytest.param((SKIPPED_B,), Count(passed=1, failed=1, skipped=1), id="one is skipped then"),
+        pytest.param((), Count(passed=1, failed=2), id="nothing ran again"),
+    ],
+)
+def test_a_test_that_passes_only_when_run_again_is_told_apart(tmp_path, again, expected):
+    results = junit(tmp_path, PASSED, FAILED, ERROR)
+    junit(tmp_path, *again, name=AGAIN)
+
+    assert read(results) == expected
+
+
+def test_the_failed_tests_of_a_results_file_are_named_as_pytest_takes_them(tmp_path):
+    results = junit(tmp_path, PASSED, "<testcase classname='tests.vm.test_a' name='test_b[IPv6]'><failure/></testcase>")
+
+    assert failed(results) == ["tests/vm/test_a.py::test_b[IPv6]"]
+    assert failed(tmp_path / "absent.xml") == []
+
+
+@pytest.mark.parametrize(
     "count,expected",
     [
         pytest.param(Count(passed=3), "3 passed, 0 failed", id="nothing skipped"),
         pytest.param(Count(passed=3, failed=1, skipped=2), "3 passed, 1 failed, 2 skipped", id="some skipped"),
+        pytest.param(
+            Count(passed=3, unsteady=1), "3 passed, 0 failed, 1 of the passed only when run again", id="some unsteady"
+        ),
     ],
 )
 def test_count_as_text(count, expected):
@@ -79,7 +106,7 @@ def test_nothing_is_wrong_when_every_stage_ran_and_passed():
 
 
 def test_closing_line_adds_up_all_stages(tmp_path, capsys):
-    pure = junit(tmp_path, PASSED, PASSED, SKIPPED, name="pure.xml")
+    pure = junit(tmp_path, PASSED, PASSED_B, SKIPPED, name="pure.xml")
     vm = junit(tmp_path, PASSED, FAILED, name="vm.xml")
 
     assert main([f"pure={pure}", f"vm={vm}"]) == 1
