@@ -25,8 +25,8 @@ from prometheus_client.utils import floatToGoString
 
 from ipvsproxy import __version__
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.figures import Asked, Audits, Figures, Lacking, Pass, TrafficPolicy
-from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.model.figures import Asked, Audits, Figures, Lacking, Pass, Sort, TrafficPolicy
+from ipvsproxy.model.kernel_objects import OF_NO_FAMILY, Kind
 from ipvsproxy.model.vitals import Heard, Moment, Vitals
 
 _DURATIONS_S = tuple(0.001 * 2**k for k in range(15))
@@ -100,11 +100,28 @@ def _refused_rules(state: State) -> Values:
     return {(family.label,): sent.get((Kind.RULES, family, False), 0) for family in state.vitals.families}
 
 
-def _sent(state: State) -> Values:
+def _sorts(state: State) -> Iterator[Sort]:
+    for kind in Kind:
+        families: Iterable[Family | None] = (None,) if kind in OF_NO_FAMILY else state.vitals.families
+        yield from ((kind, family) for family in families)
+
+
+def _label(family: Family | None) -> str:
     """An object of no family has none: to Prometheus an empty label is no label."""
+    return family.label if family else ""
+
+
+def _drift(state: State) -> Values:
+    counts = {**dict.fromkeys(_sorts(state), 0), **state.figures.drift}
+    return {(kind, _label(family)): count for (kind, family), count in counts.items()}
+
+
+def _sent(state: State) -> Values:
+    """Zeros too: Prometheus sees no increase in a series that begins with its first failure."""
+    every = {(kind, family, is_done): 0 for kind, family in _sorts(state) for is_done in (True, False)}
     return {
-        (kind, family.label if family else "", "done" if is_done else "refused"): count
-        for (kind, family, is_done), count in state.figures.sent.items()
+        (kind, _label(family), "done" if is_done else "refused"): count
+        for (kind, family, is_done), count in {**every, **state.figures.sent}.items()
     }
 
 
@@ -160,9 +177,11 @@ ROWS = (
         lambda s: _by_kind({kind: s.figures.waiting.get(kind, 0) for kind in Kind})),
     Row("ipvsproxy_operations_total", "counter", ("kind", "ip_family", "result"),
         "Operations that the kernel was asked for, by what became of them: done or refused", _sent),
-    Row("ipvsproxy_drift_total", "counter", _KIND,
-        "Objects of ours that somebody else had changed and that were put right",
-        lambda s: _by_kind({kind: s.figures.drift.get(kind, 0) for kind in Kind})),
+    Row("ipvsproxy_drift_total", "counter", ("kind", "ip_family"),
+        "Objects of ours that somebody else had changed and that were put right", _drift),
+    Row("ipvsproxy_conntrack_failures_total", "counter", _FAMILY,
+        "Looks for flows of UDP clients that lead to endpoints that have left, and deletions of them, that failed",
+        lambda s: _of_families(s.figures.flow_failures, s)),
     Row("ipvsproxy_draining_virtual_servers", "gauge", (),
         "Virtual servers of which something drains", lambda s: _alone(s.figures.draining)),
     Row("ipvsproxy_foreign_virtual_servers", "gauge", (),

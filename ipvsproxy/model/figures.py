@@ -20,6 +20,9 @@ TrafficPolicy: TypeAlias = Literal["internal", "external"]
 # One sort of operations: what kind of object, in which family (None: of none), and whether the kernel took it.
 Sent: TypeAlias = tuple[Kind, Family | None, bool]
 
+# One sort of objects: what kind, in which family (None: of none).
+Sort: TypeAlias = tuple[Kind, Family | None]
+
 _NONE: Mapping[Kind, int] = MappingProxyType({})
 
 
@@ -36,9 +39,10 @@ class Figures(msgspec.Struct, frozen=True):
     in_force: Mapping[Kind, int] = _NONE
     refused: Mapping[Kind, int] = _NONE
     waiting: Mapping[Kind, int] = _NONE  # for something that is refused
-    drift: Mapping[Kind, int] = _NONE  # what somebody else has changed of ours, total
+    drift: Mapping[Sort, int] = MappingProxyType({})  # what somebody else has changed of ours, total
     sent: Mapping[Sent, int] = MappingProxyType({})
     flows_deleted: Mapping[Family, int] = MappingProxyType({})
+    flow_failures: Mapping[Family, int] = MappingProxyType({})  # looks for stale flows, or deletions, that failed
     lacking: Mapping[Lacking, int] = MappingProxyType({})
     usage: TableUsage | None = None  # of connection tracking, at the last audit
     draining: int = 0

@@ -7,7 +7,7 @@ and what was just read all have this one form, so one differ serves syncs, start
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -194,8 +194,11 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         return f"{self.verb} {self.kind} {format_key(self.kind, self.key)}"
 
 
+OF_NO_FAMILY: Final = frozenset({Kind.LINK, Kind.SYSCTL})  # they serve both
+
+
 def family_of_object(kind: Kind, key: Key) -> Family | None:
-    """The family that an object serves; None for the link and for sysctls, which serve both."""
+    """The family that an object serves; None for kinds of no family."""
     match key:
         case VirtualServerKey(address=address):
             return family_of(address)

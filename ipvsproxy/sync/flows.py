@@ -109,6 +109,7 @@ class StaleFlows:
     def _failed(self, family: Family, reason: str) -> None:
         """All of it is tried again: what was deleted already is not found once more."""
         tries = self._failing.failed(family)
+        self._tally.flow_failures[family] += 1
         (log.error if tries == 1 else log.debug)(
             "stale_flows_kept",
             family=family.label,

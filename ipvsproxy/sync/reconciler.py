@@ -133,6 +133,7 @@ class Reconciler:
             drift=dict(self.tally.drift),
             sent=dict(self.tally.sent),
             flows_deleted=dict(self.tally.flows_deleted),
+            flow_failures=dict(self.tally.flow_failures),
             lacking=dict(self._desired.lacking),
             usage=self._usage,
             draining=self._lingering.draining,
@@ -161,7 +162,7 @@ class Reconciler:
             if not self._mirror.lose_address(event.address):
                 return False
             log.warning("address_lost", vip=format_host_prefix(event.address))
-            self.tally.drift[Kind.ADDRESS] += 1
+            self.tally.found_changed(Kind.ADDRESS, event.address)
             self._lost.append((Kind.ADDRESS, event.address))
             return True
         if event.change is DeviceChange.LINK_APPEARED and self._mirror.applied[Kind.LINK]:
@@ -226,9 +227,10 @@ class Reconciler:
         self._applier.carried_out = 0
         drift = self._mirror.audit(self._desired, in_full=in_full)
         self._usage = self._conntrack.usage()
+        for kind, key in drift:
+            self.tally.found_changed(kind, key)
         for kind in dict.fromkeys(kind for kind, _ in drift):
             keys = [format_key(kind, key) for other, key in drift if other is kind]
-            self.tally.drift[kind] += len(keys)
             log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
         self._applier.apply(self._with_what_lingers(drift))
         self._applier.apply(self._lingering.check())

@@ -18,9 +18,9 @@ from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
 from ipvsproxy.metrics import ANSWERS, HISTOGRAMS, ROWS, Metrics, ServiceLevel, State, _start
 from ipvsproxy.model import api_objects as api
-from ipvsproxy.model.enums import Family
+from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.figures import Asked, Audits, Figures, Pass
-from ipvsproxy.model.kernel_objects import Kind, RuleTable, Verb, VirtualServer
+from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, Verb, VirtualServer
 from ipvsproxy.model.vitals import FamilyVitals, Heard, Moment, Vitals
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from tests.builders import ScriptedInbox, addr, flow, vs_key
@@ -294,7 +294,63 @@ def test_drift_that_was_found_is_counted_whoever_found_it():
     del scraped.node.fake.state[Kind.ADDRESS][addr("10.96.0.20")]
     scraped.goes_on((41, DeviceChanged(DeviceChange.ADDRESS_LOST, addr("10.96.0.20"))), until=42)
     drift = scraped.values("ipvsproxy_drift_total")
-    assert (drift["virtual server",], drift["address",], drift["sysctl",]) == (1, 1, 0)
+    assert (drift["IPv4", "virtual server"], drift["IPv4", "address"], drift["", "sysctl"]) == (1, 1, 0)
+
+
+def test_k52_repairs_are_counted_by_family():
+    scraped = Scraped()
+    scraped.goes_on((1, listed(Svc("a", ("10.96.0.20", "fd00::20")))), until=2)
+    del scraped.node.fake.state[Kind.VIRTUAL_SERVER][vs_key("fd00::20", 80)]
+    scraped.goes_on(until=40)  # an audit
+    drift = scraped.values("ipvsproxy_drift_total")
+    assert (drift["IPv4", "virtual server"], drift["IPv6", "virtual server"]) == (0, 1)
+
+
+STEPS = {
+    "ipvs": (Verb.ADD, Kind.VIRTUAL_SERVER, vs_key("fd00::20", 80)),
+    "address": (Verb.ADD, Kind.ADDRESS, addr("fd00::20")),
+    "set": (Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-6-CLUSTER-IP", addr("fd00::20"), Protocol.TCP, 80)),
+    "iptables": (Verb.ADD, Kind.RULES, RuleTable("nat", Family.IPV6)),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_k52_failures_are_counted_by_step_and_family(step):
+    verb, kind, key = STEPS[step]
+    scraped = Scraped()
+    scraped.node.fake.state[Kind.RULES].clear()
+    scraped.node.reconciler.distrust((Kind.RULES,))
+    scraped.node.fake.faults[verb, kind, key] = errno.ENOMEM
+    scraped.goes_on((1, listed(Svc("a", ("10.96.0.20", "fd00::20")))), until=1.2)
+    refused = {
+        labels[:2]: n for labels, n in scraped.values("ipvsproxy_operations_total").items() if "refused" in labels
+    }
+    assert {labels for labels, count in refused.items() if count} == {("IPv6", kind)}
+
+
+@pytest.mark.parametrize("fault", ["flow_dump_fault", "flow_delete_fault"])
+def test_k52_failures_of_connection_tracking_are_counted_by_family(fault):
+    scraped = Scraped()
+    name = "ipvsproxy_conntrack_failures_total"
+    before, after = (Svc("a", ("fd00::20",), ((53, "UDP"),), ((end, True),)) for end in ("fd00:1::5", "fd00:1::6"))
+    scraped.goes_on((1, listed(before)), until=2)
+    assert scraped.values(name) == {("IPv4",): 0, ("IPv6",): 0}
+    scraped.node.fake.flows = [flow("fd00:1::9:999", "fd00::20:53", "fd00:1::5:8053")]
+    setattr(scraped.node.fake, fault, errno.EPERM)
+    scraped.goes_on((5, tuple(Changed(ref, found) for ref, found in cluster(after).items())), until=5.5)
+    assert scraped.values(name) == {("IPv4",): 0, ("IPv6",): 1}
+
+
+def test_k52_what_can_fail_is_counted_from_zero_so_that_its_first_failure_shows_as_an_increase():
+    sent = Scraped().values("ipvsproxy_operations_total")
+    families = [("",) if kind in {Kind.LINK, Kind.SYSCTL} else ("IPv4", "IPv6") for kind in Kind]
+    assert sent.keys() == {
+        (family, kind.value, result)
+        for kind, its_families in zip(Kind, families, strict=True)
+        for family in its_families
+        for result in ("done", "refused")
+    }
+    assert not any(count for (_, _, result), count in sent.items() if result == "refused")
 
 
 def test_the_last_audit_is_told_and_how_many_there_were():
