@@ -23,9 +23,9 @@ from ipvsproxy.config.command_line import (
     parse_command_line,
 )
 from ipvsproxy.config.types import PlanOptions, ProxyConfig
-from ipvsproxy.config_file import read_bytes, write_text
+from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
-from ipvsproxy.process import restart
+from ipvsproxy.process import restart, take_over
 from ipvsproxy.stdout import discard_stdout, print_lines
 
 
@@ -33,10 +33,10 @@ def _serve(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
     from ipvsproxy import daemon  # noqa: PLC0415  # see the module's docstring
 
     _start_log(config)
-    code = daemon.run(config, reread)
-    if code == daemon.RESTART:
-        restart()
-    return code
+    outcome = daemon.run(config, reread)
+    if isinstance(outcome, daemon.Restart):
+        restart(outcome.config_text)
+    return outcome
 
 
 def _write(config: ProxyConfig, path: str, text: str) -> int:
@@ -101,7 +101,7 @@ def main() -> NoReturn:
 def run(argv: Sequence[str], programs: Programs) -> int:
     """Do what the words after the program's name say; the exit code. Errors of ours end here, as text on stderr."""
     try:
-        return _call(parse_command_line(argv, read_bytes), programs)
+        return _call(parse_command_line(argv, FirstHandedOver(take_over()).read), programs)
     except IpvsproxyError as error:
         _complain(error)
         return exit_code_of(error)

@@ -29,9 +29,14 @@ class _Ask(Enum):
 
 
 class ConfigFollower:
-    """Calls `restart` once, when the command line means something else than `config` by now, or at a `reload`."""
+    """Calls `restart` once, when the command line means something else than `config` by now, or at a `reload`.
 
-    def __init__(self, config: ProxyConfig, reread: Callable[[], ProxyConfig], restart: Callable[[], None]) -> None:
+    It is called with what the command line means now.
+    """
+
+    def __init__(
+        self, config: ProxyConfig, reread: Callable[[], ProxyConfig], restart: Callable[[ProxyConfig], None]
+    ) -> None:
         self._config = config
         self._reread = reread
         self._restart = restart
@@ -54,23 +59,24 @@ class ConfigFollower:
     def run(self) -> None:
         """Follow until stopped."""
         while (asked := self._asked.get()) is not _Ask.STOP:
-            if self._must_restart(asked):
-                self._restart()
+            if config := self._next(asked):
+                self._restart(config)
                 return
 
-    def _must_restart(self, asked: _Ask) -> bool:
+    def _next(self, asked: _Ask) -> ProxyConfig | None:
+        """What to restart for; None: go on."""
         try:
             config = self._reread()
         except ConfigError as error:
             self._refuse(str(error), again=asked is _Ask.RELOAD)
-            return False
+            return None
         self._refused = ""
         changed = changed_fields(self._config, config)
         if not changed and asked is not _Ask.RELOAD:
-            return False
+            return None
         reason = "SIGHUP" if asked is _Ask.RELOAD else "the configuration has changed"
         log.info("restarting", reason=reason, changed=changed, kernel_state="left in place")
-        return True
+        return config
 
     def _refuse(self, reason: str, *, again: bool) -> None:
         if reason != self._refused or again:

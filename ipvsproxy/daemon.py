@@ -76,14 +76,19 @@ from ipvsproxy.sync.scheduler_probe import require_scheduler
 
 log = structlog.get_logger()
 
-RESTART = -1  # no exit code: run the same command line again
 _CLEANUP_S = 10.0
 _INSTANCE = "\0ipvsproxy"
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
-def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
-    """Serve until told to stop; the exit code, or RESTART where the configuration has changed.
+class Restart(NamedTuple):
+    """Run the same command line again, with this text as that of the configuration file, which may be another by then."""
+
+    config_text: bytes
+
+
+def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart:
+    """Serve until told to stop; the exit code, or Restart where the configuration has changed.
 
     `reread` says what the command line means by now. Raises IpvsproxyError for what makes serving impossible.
     """
@@ -130,7 +135,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
             _Worker("health-check-ports", partial(health.run, lambda: runner.is_healthy), health.stop, inbox),
             *_page_workers(config, name, runner, source, inbox),
         )
-        return ending.code(_serve(runner, workers))
+        return ending.outcome(_serve(runner, workers))
 
 
 def _config_workers(config: ProxyConfig, follower: ConfigFollower, inbox: QueueInbox) -> tuple[_Worker, ...]:
@@ -152,7 +157,7 @@ class _Ending:
 
     def __init__(self, inbox: QueueInbox) -> None:
         self.stops = False
-        self.restarts = False
+        self.next: Restart | None = None
         self._inbox = inbox
 
     def stop(self) -> None:
@@ -160,17 +165,17 @@ class _Ending:
         self.stops = True
         self._inbox.put(Signal.STOP)
 
-    def restart(self) -> None:
-        """End in order to start anew; from any thread."""
-        self.restarts = True
+    def restart(self, config: ProxyConfig) -> None:
+        """End in order to start anew with this configuration; from any thread."""
+        self.next = Restart(config.config_text)
         self._inbox.put(Signal.STOP)
 
-    def code(self, served: int) -> int:
+    def outcome(self, served: int) -> int | Restart:
         """What to answer when serving, now over, has ended with `served`."""
-        if served or not self.restarts:
+        if served or self.next is None:
             return served
         hold_signals()  # what came until here has set `stops`; the rest is for the next run
-        return served if self.stops else RESTART
+        return served if self.stops else self.next
 
 
 def periods(config: ProxyConfig) -> Periods:

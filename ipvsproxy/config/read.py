@@ -44,7 +44,8 @@ def read_config(given: Given, read_file: ReadFile = no_files) -> ProxyConfig:
     """The configuration that flags, file and defaults make together. Raises ConfigError."""
     path = given.get(CONFIG.name, "")
     given = {name: value for name, value in given.items() if value != "" or name not in _ADDRESSES}
-    sources = _file_and_flags(path, read_file(path), given) if path else _flags_alone(given)
+    text = read_file(path) if path else b""
+    sources = _file_and_flags(path, text, given) if path else _flags_alone(given)
     for field, name in FLAG_OF_FIELD.items():
         if name in sources.flags:
             put(sources.document, field, _as_written(field, sources.flags[name]))
@@ -52,7 +53,7 @@ def read_config(given: Given, read_file: ReadFile = no_files) -> ProxyConfig:
     config = validate(decode(path, sources.document), sources.spellings)
     if sources.flags.get(METRICS_PORT_FLAG.name) == 0:
         config = _without_metrics(config)
-    return replace(config, config_file=path, remarks=sources.remarks)
+    return replace(config, config_file=path, config_text=text, remarks=sources.remarks)
 
 
 def _without_metrics(config: ProxyConfig) -> ProxyConfig:

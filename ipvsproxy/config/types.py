@@ -11,7 +11,7 @@ Source: k8s.io/kube-proxy v0.37.2 config/v1alpha1/types.go.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -263,6 +263,7 @@ class ProxyConfig:
     written: KubeProxyConfiguration  # the document in force, as /configz shows it
     flag_values: Mapping[str, str]  # every flag by name, without dashes, with its value as a text: /flagz
     config_file: str  # a path; empty: flags alone
+    config_text: bytes = field(default=b"", compare=False, repr=False)  # what the file held when it was read
     remarks: tuple[Remark, ...]
     mode: ProxyMode
     hostname_override: str  # trimmed, lower case; empty means the host's own name

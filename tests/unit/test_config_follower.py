@@ -14,6 +14,7 @@ from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_file import read_bytes
 from ipvsproxy.config_follower import ConfigFollower
 from ipvsproxy.errors import ConfigError
+from ipvsproxy.process import accept_signals
 from ipvsproxy.sync.runner import Signal
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -37,8 +38,8 @@ def follow(file: Scripted, *steps):
     """Take each step and look; how often a restart was asked for, and what was told."""
     command = parse_command_line(["--config=c.yaml"], file.read)
     assert isinstance(command, Serve)
-    restarts: list[str] = []
-    follower = ConfigFollower(command.config, command.reread, lambda: restarts.append("now"))
+    restarts: list[ProxyConfig] = []
+    follower = ConfigFollower(command.config, command.reread, restarts.append)
     for step in steps:
         step(follower)
     follower.stop()
@@ -100,6 +101,19 @@ def test_a_change_is_told_with_the_fields_and_a_refusal_with_its_reason():
     assert fields == ("ipvs.scheduler",)
 
 
+def test_a_restart_is_for_the_text_that_was_loaded_whatever_the_file_becomes(tmp_path):
+    write_anew(tmp_path, SH)
+    command = parse_command_line([f"--config={tmp_path / 'config.conf'}"], read_bytes)
+    assert isinstance(command, Serve)
+    write_anew(tmp_path, LC)
+    ending = daemon._Ending(daemon.QueueInbox())
+    ConfigFollower(command.config, command.reread, ending.restart).run()
+    write_anew(tmp_path, "mode: [")
+    outcome = ending.outcome(0)
+    accept_signals()
+    assert outcome == daemon.Restart(LC.encode())
+
+
 def swap_config_map(folder: Path, text: str) -> None:
     """As the kubelet does it: a new folder, and the link to the old one renamed over."""
     version = folder / f"..{len(list(folder.iterdir()))}"
@@ -152,7 +166,7 @@ def test_every_way_to_change_the_file_is_noticed(place, change, tmp_path):
     assert looked.wait(30)  # the look at the start is over: from here on only a notification leads to another
     change(tmp_path, LC)
     assert inbox.get(30) is Signal.STOP
-    assert ending.restarts
+    assert ending.next == daemon.Restart(LC.encode())
     for worker in workers:
         worker.stop()
         worker.thread.join()
@@ -169,8 +183,3 @@ def test_without_a_file_only_a_signal_restarts():
     worker.thread.start()
     assert inbox.get(30) is Signal.STOP
     worker.thread.join()
-
-
-def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
-    with pytest.raises(ConfigError, match=f"^--config {tmp_path}: Is a directory$"):
-        read_bytes(str(tmp_path))

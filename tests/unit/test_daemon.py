@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -25,6 +26,7 @@ from tests.clusters import Node
 
 LOOPBACK = "loopback_serves_no_node_ports"
 GAP = "configuration_has_a_gap"
+CONFIG = replace(read_config({}), config_text=b"mode: ipvs")
 CIDR = "--cluster-cidr=10.244.0.0/16,fd00:244::/56"
 
 
@@ -97,7 +99,7 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def serve_until(before: Callable[[daemon._Ending], None], joining: Callable[[daemon._Ending], None]) -> int:
+def serve_until(before: Callable[[daemon._Ending], None], joining: Callable[[daemon._Ending], None]) -> int | daemon.Restart:
     """What the daemon answers; `before` comes before it serves, `joining` while it waits for its threads."""
     inbox, node = daemon.QueueInbox(), Node()
     ending, over = daemon._Ending(inbox), Event()
@@ -109,7 +111,7 @@ def serve_until(before: Callable[[daemon._Ending], None], joining: Callable[[dae
         over.set()
 
     runner = Runner(inbox, node.tracker, node.reconciler, SystemClock(), Periods())
-    return ending.code(daemon._serve(runner, (daemon._Worker("events", lambda: over.wait(30), stop, inbox),)))
+    return ending.outcome(daemon._serve(runner, (daemon._Worker("events", lambda: over.wait(30), stop, inbox),)))
 
 
 def sigterm(_ending: daemon._Ending) -> None:
@@ -121,7 +123,7 @@ def sigint(_ending: daemon._Ending) -> None:
 
 
 def restart(ending: daemon._Ending) -> None:
-    ending.restart()
+    ending.restart(CONFIG)
 
 
 def both(*steps: Callable[[daemon._Ending], None]) -> Callable[[daemon._Ending], None]:
@@ -140,7 +142,7 @@ def nobody(_ending: daemon._Ending) -> None:
 @pytest.mark.parametrize(
     "before,joining,code",
     [
-        pytest.param(restart, nobody, daemon.RESTART, id="a restart alone"),
+        pytest.param(restart, nobody, daemon.Restart(b"mode: ipvs"), id="a restart alone"),
         pytest.param(sigterm, nobody, 0, id="a stop alone"),
         pytest.param(both(sigterm, restart), nobody, 0, id="the stop comes first"),
         pytest.param(both(restart, sigterm), nobody, 0, id="the restart comes first"),
@@ -155,7 +157,7 @@ def test_a_stop_wins_over_a_restart_whenever_it_comes(before, joining, code):
 
 @pytest.mark.usefixtures("own_signals")
 def test_a_stop_after_the_decision_to_restart_waits_for_the_next_run():
-    assert serve_until(restart, nobody) == daemon.RESTART
+    assert serve_until(restart, nobody) == daemon.Restart(b"mode: ipvs")
     signal.raise_signal(signal.SIGTERM)
     assert signal.SIGTERM in signal.sigpending()
 
