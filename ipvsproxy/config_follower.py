@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 
 import msgspec
 import structlog
 
-from ipvsproxy.config.types import ProxyConfig
+from ipvsproxy.config.types import KubeProxyConfiguration, ProxyConfig
 from ipvsproxy.errors import ConfigError
 
 log = structlog.get_logger()
@@ -85,9 +86,16 @@ class ConfigFollower:
 
 
 def changed_fields(old: ProxyConfig, new: ProxyConfig) -> tuple[str, ...]:
-    """Names of the fields that differ, as in the file."""
+    """Names of the fields that differ, as in the file; none where both mean the same, however it is written."""
+    if _meaning(old) == _meaning(new):
+        return ()
     before, after = (_leaves(msgspec.to_builtins(config.written), "") for config in (old, new))
     return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
+
+
+def _meaning(config: ProxyConfig) -> ProxyConfig:
+    """Without what is only shown or said of it."""
+    return replace(config, written=KubeProxyConfiguration(), remarks=())
 
 
 def _leaves(document: dict[str, object], path: str) -> dict[str, object]:

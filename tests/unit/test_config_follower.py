@@ -48,6 +48,27 @@ def follow(file: Scripted, *steps):
     return len(restarts), [(line["event"], line.get("changed", line.get("reason"))) for line in logs]
 
 
+@pytest.mark.parametrize(
+    "before,after",
+    [
+        pytest.param("conntrack: {tcpEstablishedTimeout: 24h}", "conntrack: {tcpEstablishedTimeout: 24h0m0s}", id="24h"),
+        pytest.param("conntrack: {tcpEstablishedTimeout: 24h}", "", id="a default that is given"),
+        pytest.param('mode: ""', "mode: ipvs", id="the mode that blank means"),
+        pytest.param("ipvs: {syncPeriod: 60s}", "ipvs: {syncPeriod: 1m}", id="60s and 1m"),
+        pytest.param("metricsBindAddress: 127.0.0.1", "metricsBindAddress: 127.0.0.1:10249", id="the port that is meant"),
+        pytest.param("clusterCIDR: 10.244.3.7/16", "clusterCIDR: 10.244.0.0/16", id="host bits"),
+        pytest.param("nftables: {syncPeriod: 1m}", "nftables: {syncPeriod: 2m}", id="what has no effect here"),
+    ],
+)
+def test_what_means_the_same_in_other_words_restarts_nothing(before, after):
+    assert follow(Scripted(HEAD + before, HEAD + after)) == (0, [])
+
+
+def test_text_that_looks_like_a_duration_and_is_none_is_compared_as_text():
+    count, told = follow(Scripted(HEAD + "hostnameOverride: 60s", HEAD + "hostnameOverride: 1m"))
+    assert (count, told) == (1, [("restarting", ("hostnameOverride",))])
+
+
 def look(follower):
     follower.look()
 
