@@ -13,7 +13,7 @@ import msgspec
 
 from ipvsproxy.config.durations import parse_duration
 from ipvsproxy.config.listen import with_port
-from ipvsproxy.config.types import KubeProxyConfiguration
+from ipvsproxy.config.types import KubeProxyConfiguration, VModuleItem
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import family_of, parse_addr
 from ipvsproxy.model.enums import Family
@@ -24,6 +24,7 @@ METRICS_PORT = 10249
 Document: TypeAlias = dict[str, Any]  # fields as in the file, nulls left out
 
 _DEFAULTS: Final = KubeProxyConfiguration()
+_ITEMS: Final = {"logging.vmodule": VModuleItem()}  # what the lists of sections hold
 
 
 def decode(name: str, document: Document) -> KubeProxyConfiguration:
@@ -70,6 +71,10 @@ def unknown_fields(document: Document, defaults: msgspec.Struct = _DEFAULTS, pat
                 yield path + key
         elif isinstance(value, dict) and isinstance(section := getattr(defaults, known[key]), msgspec.Struct):
             yield from unknown_fields(value, section, f"{path}{key}.")
+        elif isinstance(value, list) and path + key in _ITEMS:
+            for index, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield from unknown_fields(item, _ITEMS[path + key], f"{path}{key}[{index}].")
 
 
 def apply_defaults(document: Document) -> None:

@@ -14,7 +14,7 @@ from enum import IntFlag, StrEnum
 from typing import TypeAlias
 
 from ipvsproxy.config.field_errors import quoted
-from ipvsproxy.config.types import PlanFormat
+from ipvsproxy.config.types import MAX_FLOAT32, PlanFormat
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Family
@@ -26,7 +26,6 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _INT32 = range(-(2**31), 2**31)
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,10}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?", re.ASCII)
-_MAX_FLOAT32 = 3.4028235e38
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
@@ -106,7 +105,7 @@ def parse_int32(text: str) -> int:
 
 def parse_float(text: str) -> float:
     """A decimal number of 32 bits, as Go's float32 flags; never infinite, since JSON cannot say that."""
-    if not _FLOAT.fullmatch(text) or abs(float(text)) > _MAX_FLOAT32:
+    if not _FLOAT.fullmatch(text) or abs(float(text)) > MAX_FLOAT32:
         raise ValueError("must be a number")
     return float(text)
 

@@ -67,6 +67,8 @@ class Estimation(StrEnum):
     OFF = "off"
 
 
+MAX_FLOAT32 = 3.4028235e38
+Float32 = Annotated[float, msgspec.Meta(ge=-MAX_FLOAT32, le=MAX_FLOAT32)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Duration: TypeAlias = str  # Go's text, "1m30s"; what is none is refused by validate.py, with its path
 
@@ -81,7 +83,7 @@ class ClientConnectionConfiguration(_Section, frozen=True):
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/vnd.kubernetes.protobuf"
-    qps: float = 5.0
+    qps: Float32 = 5.0
     burst: Int32 = 10
 
 

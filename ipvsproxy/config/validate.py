@@ -33,8 +33,8 @@ from ipvsproxy.config.validate_process import (
     log_format,
     metrics,
     oom_score_adj,
-    periods_without_effect,
     verbosity,
+    without_effect,
 )
 from ipvsproxy.model.addr import Cidr, family_of, parse_cidr
 from ipvsproxy.model.names import DEFAULT_SCHEDULER
@@ -63,7 +63,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
     check = Check(spellings)
     detect_local_mode = _detect_local_mode(check, written)
     sync_period, min_sync_period = _sync_periods(check, written)
-    periods_without_effect(check, written)
+    without_effect(check, written)
     config = ProxyConfig(
         written=written,
         flag_values={},

@@ -5,6 +5,7 @@ Source: as validate.py, which calls these; k8s.io/component-base v0.37.2 feature
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ipvsproxy.config.check import MAX_INT32, POSITIVE, ROOT, Check
@@ -20,6 +21,9 @@ _ANY_ADDRESS = PackedAddr(bytes(4))
 EXTERNAL_IPS_GATE = "AllowServiceExternalIPs"
 IPVS_GATE = "KubeProxyIPVS"
 GATES_WITH_EFFECT = frozenset({EXTERNAL_IPS_GATE, IPVS_GATE})
+_VERSION = re.compile(r"[0-9]+\.[0-9]+")
+# k8s.io/apimachinery v0.37.2 pkg/api/resource/quantity.go
+_QUANTITY = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", re.ASCII)
 _LOCKED_ON = frozenset({"PreferSameTrafficDistribution", "MultiCIDRServiceAllocator"})
 
 
@@ -98,8 +102,21 @@ def client_connection(check: Check, written: KubeProxyConfiguration) -> str:
     return section.kubeconfig
 
 
-def periods_without_effect(check: Check, written: KubeProxyConfiguration) -> None:
-    """Durations that nothing here waits for; upstream refuses what is none all the same."""
+def without_effect(check: Check, written: KubeProxyConfiguration) -> None:
+    """What nothing here looks at, and is refused all the same where it is no value of its kind."""
+    _periods_without_effect(check, written)
+    version = written.show_hidden_metrics_for_version
+    if version and not _VERSION.fullmatch(version):
+        detail = "must be a version such as 1.36"
+        check.refuse("showHiddenMetricsForVersion", f"{ROOT}.ShowHiddenMetricsForVersion", version, detail)
+    for name, options in (("text", written.logging.options.text), ("json", written.logging.options.json)):
+        size = options.info_buffer_size
+        if isinstance(size, str) and not _QUANTITY.fullmatch(size):
+            field = f"logging.options.{name}.infoBufferSize"
+            check.refuse(field, f"{ROOT}.{field}", size, "must be a quantity such as 64Ki")
+
+
+def _periods_without_effect(check: Check, written: KubeProxyConfiguration) -> None:
     period = check.duration("configSyncPeriod", f"{ROOT}.ConfigSyncPeriod", written.config_sync_period)
     if period is not None and period <= 0:
         check.refuse("configSyncPeriod", f"{ROOT}.ConfigSyncPeriod", written.config_sync_period, POSITIVE)

@@ -279,6 +279,17 @@ def test_a_number_that_is_not_finite_is_refused_in_json_too(value, shown):
     assert refusal([], text) == f"failed to decode: c.yaml: x.y[1].z: {shown}: must be a finite number"
 
 
+@pytest.mark.parametrize("value", ["1e39", "-3.5e38"])
+def test_a_number_that_upstreams_32_bits_cannot_hold_is_refused_by_field(value):
+    assert refusal([], f"{HEAD}clientConnection: {{qps: !!float {value}}}").endswith("at `$.clientConnection.qps`")
+    assert config_of([], "clientConnection: {qps: 3.4028234e+38}").written.client_connection.qps > 3.4e38
+
+
+def test_unknown_fields_in_lists_are_named_too():
+    config = config_of([], "logging: {vmodule: [{filePattern: a, verbosity: 1}, {filePattern: b, level: 2}]}")
+    assert remarks_of(config)["config_file_not_strict"]["unknown"] == ("logging.vmodule[1].level",)
+
+
 def test_unknown_and_duplicate_fields_are_named_and_not_fatal():
     config = config_of([], "foo: 1\nipvs:\n  scheduler: lc\n  bar: 2\n  scheduler: sh\n")
     assert config.scheduler == "sh"

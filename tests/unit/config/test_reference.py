@@ -128,6 +128,7 @@ def test_a_flag_is_a_switch_where_the_reference_says_bool(name):
 def test_every_flag_of_the_reference_can_be_given_at_once():
     values = {"list": "", "k=bool,…": "A=true", "duration": "1m", "int32": "1", "float": "1", "quantity": "1Ki"}
     special = {"--proxy-mode": "ipvs", "--detect-local-mode": "NodeCIDR", "--logging-format": "text", "--vmodule": ""}
+    special["--show-hidden-metrics-for-version"] = "1.36"
     left_out = {"--config", "--write-config-to", "--cleanup", "--init-only", "--version", "--cluster-cidr"}
     words = [
         f"{row.name}={special.get(row.name, values.get(row.kind, row.default or 'x'))}"

@@ -394,6 +394,23 @@ NOT_NEGATIVE = "must be greater than or equal to 0"
             id="vmodule with JSON",
         ),
         pytest.param(
+            {"showHiddenMetricsForVersion": "abc"},
+            'ShowHiddenMetricsForVersion: Invalid value: "abc": must be a version such as 1.36',
+            id="a version that is none",
+        ),
+        pytest.param(
+            {"logging": {"options": {"text": {"infoBufferSize": "abc"}}}},
+            'logging.options.text.infoBufferSize: Invalid value: "abc": '
+            "must be a quantity such as 64Ki",
+            id="a size that is none",
+        ),
+        pytest.param(
+            {"logging": {"options": {"json": {"infoBufferSize": "1KB"}}}},
+            'logging.options.json.infoBufferSize: Invalid value: "1KB": '
+            "must be a quantity such as 64Ki",
+            id="a unit that is none",
+        ),
+        pytest.param(
             {"logging": {"vmodule": [{"verbosity": 1}]}},
             "logging.vmodule[0]: Required value: File pattern must not be empty",
             id="vmodule without a file",
@@ -460,3 +477,9 @@ def test_health_is_not_served_where_the_address_is_blank():
 
 def test_gates_that_are_unknown_are_taken():
     assert accepted({"featureGates": {"NoSuchGate": True, "KubeProxyIPVS": True}}).allows_external_ips is True
+
+
+@pytest.mark.parametrize("size", ["0", "64Ki", "1.5M", ".5G", "5.", "+1e3", "1E-3", "128m", 4096, -1])
+def test_a_size_is_a_quantity_as_kubernetes_writes_them(size):
+    document = {"logging": {"options": {"text": {"infoBufferSize": size}}}, "showHiddenMetricsForVersion": "1.36"}
+    assert accepted(document).written.logging.options.text.info_buffer_size == size
