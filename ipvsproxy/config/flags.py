@@ -7,8 +7,9 @@ Source: kubernetes v1.37.2 cmd/kube-proxy/app/options.go; github.com/spf13/pflag
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import TypeAlias
@@ -25,7 +26,13 @@ _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # Go's strconv.Parse
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _INT32 = range(-(2**31), 2**31)
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,10}")
+_WHOLE = re.compile(  # Go's literals: by their prefix of another base, and with _ between digits
+    r"[-+]?(?:0x(?:_?[0-9a-f])+|0b(?:_?[01])+|0o?(?:_?[0-7])+|[1-9](?:_?[0-9])*|0)", re.ASCII | re.IGNORECASE
+)
+_LONGEST = 64  # characters of a number: far more than 32 bits take
+_QUOTED_LIST = re.compile(r'(?:[^",\n]*|"(?:[^"]|"")*")(?:,(?:[^",\n]*|"(?:[^"]|"")*"))*')
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?", re.ASCII)
+_END = "--"  # of flags
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
@@ -97,10 +104,22 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int32(text: str) -> int:
-    """A whole number of 32 bits, decimal."""
-    if not _DECIMAL.fullmatch(text) or int(text) not in _INT32:
+    """A whole number of 32 bits, in the base that its prefix says: 010 is 8. Source: Go's strconv.ParseInt, base 0."""
+    digits = text.replace("_", "").lstrip("+-")
+    is_old_octal = digits.startswith("0") and digits.isdecimal()
+    is_number = len(text) <= _LONGEST and _WHOLE.fullmatch(text)
+    return _in_int32(int(digits, 8 if is_old_octal else 0) * (-1 if text.startswith("-") else 1) if is_number else None)
+
+
+def parse_level(text: str) -> int:
+    """A whole number of 32 bits, decimal. Source: component-base v0.37.2 logs/api/v1 VerbosityLevelPflag."""
+    return _in_int32(int(text) if _DECIMAL.fullmatch(text) else None)
+
+
+def _in_int32(number: int | None) -> int:
+    if number is None or number not in _INT32:  # None would be looked for one by one
         raise ValueError(f"must be a whole number from {_INT32.start} to {_INT32.stop - 1}")
-    return int(text)
+    return number
 
 
 def parse_float(text: str) -> float:
@@ -135,7 +154,7 @@ def parse_vmodule(text: str) -> list[tuple[str, int]]:
         pattern, equals, level = item.partition("=")
         if not equals or not pattern or not level:
             raise ValueError(f"{quoted(item)} does not have the pattern=N format")
-        items.append((pattern, parse_int32(level)))
+        items.append((pattern, parse_level(level)))
     return items
 
 
@@ -145,8 +164,10 @@ def parse_text(text: str) -> str:
 
 
 def parse_list(text: str) -> list[str]:
-    """A comma-separated list; empty text is an empty list."""
-    return text.split(",") if text else []
+    """A line of CSV; empty text is an empty list. Source: pflag v1.0.10 string_slice.go."""
+    if not _QUOTED_LIST.fullmatch(text):
+        raise ValueError("quotes enclose whole items")
+    return next(csv.reader([text])) if '"' in text else text.split(",") if text else []
 
 
 def parse_plan_format(text: str) -> PlanFormat:
@@ -297,7 +318,7 @@ FLAGS: tuple[Flag, ...] = (
          "After how long an unanswered UDP flow is forgotten; 0 leaves the node's value."),
     Flag("--conntrack-udp-timeout-stream", parse_text, "conntrack.udpStreamTimeout", Group.CONNTRACK, "DURATION",
          "The same for an answered one."),
-    Flag("--v", parse_int32, "logging.verbosity", Group.LOGGING, "LEVEL",
+    Flag("--v", parse_level, "logging.verbosity", Group.LOGGING, "LEVEL",
          "Log level: 2 and more logs every object that is changed.", short="-v"),
     Flag("--logging-format", parse_text, "logging.format", Group.LOGGING, "FORMAT",
          "text or json; if not given, text on a terminal and json elsewhere."),
@@ -360,25 +381,42 @@ def spell_plainly(words: Sequence[str], flags: Sequence[Flag]) -> list[str]:
     plain: list[str] = []
     left = iter(words)
     for word in left:
+        if word == _END:
+            _refuse_arguments(left)
+            break
         flag, value = _split(word, by_name)
         if flag is HELP:
-            return [*plain, HELP.name]
+            if _is_on(HELP, value):
+                return [*plain, HELP.name]
+            continue
         plain.append(f"{flag.name}={_value(flag, left) if value is None else value}")
     return plain
 
 
 def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
     """The flag that a word names, and the value in the same word if there is one."""
-    if not word.startswith("-") or word in {"-", "--"}:
-        hint = "A command (plan, status) comes first, all else is flags; a switch takes its value as --flag=false"
-        raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
+    if not word.startswith("-") or word == "-":
+        _refuse_arguments([word])
     name, equals, value = word.partition("=")
     if not word.startswith("--") and name not in by_name and name[:2] in by_name:  # -v2
         return by_name[name[:2]], word[2:]
-    flag = by_name.get(name.replace("_", "-"))
+    flag = by_name.get(name[:2] + name[2:].replace("_", "-"))
     if flag is None:
         raise ConfigError(f"unknown flag {name}", "ipvsproxy does not have it", "ipvsproxy --help lists all flags")
     return flag, value if equals else None
+
+
+def _refuse_arguments(words: Iterable[str]) -> None:
+    for word in words:
+        hint = "A command (plan, status) comes first, all else is flags; a switch takes its value as --flag=false"
+        raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
+
+
+def _is_on(switch: Flag, value: str | None) -> bool:
+    try:
+        return value is None or bool(switch.parse(value))
+    except ValueError as error:
+        raise ConfigError(switch.name, f"invalid value {quoted(value or '')}: {error}") from error
 
 
 def _value(flag: Flag, left: Iterator[str]) -> str:

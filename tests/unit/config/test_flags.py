@@ -194,7 +194,7 @@ def test_an_empty_list_is_no_list_of_one_empty_text():
         pytest.param(["plan", "--cleanup"], "unknown flag --cleanup: ", id="clean-up inside plan"),
         pytest.param(["serve"], 'unexpected argument "serve": ', id="a word"),
         pytest.param(["--v=2", "plan"], 'unexpected argument "plan": ', id="a command that does not come first"),
-        pytest.param(["--"], 'unexpected argument "--": ', id="two dashes"),
+        pytest.param(["--", "--"], 'unexpected argument "--": ', id="two dashes twice"),
         pytest.param(["-"], 'unexpected argument "-": ', id="one dash"),
         pytest.param([""], 'unexpected argument "": ', id="an empty word"),
         pytest.param(
@@ -374,3 +374,62 @@ def test_the_values_of_all_flags_are_told_as_pflag_prints_them():
 def test_a_value_of_no_flags_form_is_refused(word, reason):
     name, _, value = word.partition("=")
     assert refusal(word) == f'{name}: invalid value "{value}": {reason}'
+
+
+@pytest.mark.parametrize(
+    "text,number",
+    [
+        ("0x10", 16), ("0X1f", 31), ("010", 8), ("0o10", 8), ("0b11", 3), ("1_000", 1000), ("0x_f", 15), ("-0x10", -16),
+        ("+0_7", 7), ("0", 0), ("-0", 0), ("-999", -999), ("1000", 1000),
+    ],
+)  # fmt: skip
+def test_a_whole_number_is_read_as_go_reads_it(text, number):
+    assert config_of(f"--oom-score-adj={text}").oom_score_adj == number
+
+
+@pytest.mark.parametrize("text", ["", "0x", "08", "1__0", "_1", "1_", "0b2", "1e3", " 1", "\u0661", "0x80000000"])
+def test_what_go_takes_for_no_whole_number_is_refused(text):
+    assert "must be a whole number from -2147483648 to 2147483647" in refusal(f"--conntrack-min={text}")
+
+
+def test_a_log_level_is_decimal():
+    assert config_of("--v=010").verbosity == 10
+    assert "must be a whole number" in refusal("--v=0x1")
+
+
+@pytest.mark.parametrize(
+    "text,items",
+    [
+        ('"10.0.0.0/8"', ("10.0.0.0/8",)),
+        ('10.0.0.0/8,"fd00::/8"', ("10.0.0.0/8", "fd00::/8")),
+        ('"a,b",c', ("a,b", "c")),
+        ('"say ""no""",', ('say "no"', "")),
+    ],
+)
+def test_items_of_a_list_may_stand_in_quotes(text, items):
+    (flag,) = (flag for flag in FLAGS if flag.name == "--nodeport-addresses")
+    assert tuple(flag.parse(text)) == items
+
+
+@pytest.mark.parametrize("text", ['"10.0.0.0/8', '10.0.0.0/8"', 'a"b"', '"a"b,c', '"'])
+def test_quotes_that_do_not_enclose_an_item_are_refused(text):
+    assert "quotes enclose whole items" in refusal(f"--nodeport-addresses={text}")
+
+
+def test_after_two_dashes_come_arguments_which_there_are_none_of():
+    command = parse_command_line([*MANIFESTS, "--masquerade-all", "--"])
+    assert isinstance(command, Serve)
+    assert command.config.masquerade_all
+    assert refusal(*MANIFESTS, "--", "--masquerade-all").startswith('unexpected argument "--masquerade-all": ')
+
+
+def test_underscores_stand_for_dashes_in_names_alone():
+    assert config_of("--proxy_mode=ipvs", "--masquerade_all").masquerade_all
+    for word in ("-_proxy-mode=ipvs", "__proxy-mode=ipvs", "_-proxy-mode=ipvs", "--_proxy-mode=ipvs"):
+        assert refusal(word).startswith(("unknown flag", "unexpected argument"))
+
+
+def test_help_is_a_switch_that_can_be_off():
+    assert config_of("--help=false", "-h=false").mode is ProxyMode.IPVS
+    assert isinstance(parse_command_line(["--help=true"]), Show)
+    assert refusal("--help=maybe") == '--help: invalid value "maybe": must be true or false'
