@@ -25,7 +25,7 @@ from ipvsproxy.config.command_line import (
 from ipvsproxy.config.types import PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
-from ipvsproxy.process import restart, take_over
+from ipvsproxy.process import accept_signals, hold_reload, restart, take_over
 from ipvsproxy.stdout import discard_stdout, print_lines
 
 
@@ -100,6 +100,7 @@ def main() -> NoReturn:
 
 def run(argv: Sequence[str], programs: Programs) -> int:
     """Do what the words after the program's name say; the exit code. Errors of ours end here, as text on stderr."""
+    hold_reload()
     try:
         return _call(parse_command_line(argv, FirstHandedOver(take_over()).read), programs)
     except IpvsproxyError as error:
@@ -113,6 +114,8 @@ def run(argv: Sequence[str], programs: Programs) -> int:
 
 
 def _call(command: Command, programs: Programs) -> int:
+    if not isinstance(command, Serve):
+        accept_signals()  # a terminal that hangs up ends them
     code: int = ExitCode.OK
     match command:
         case Serve(config, reread):

@@ -23,6 +23,11 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
+def hold_reload() -> None:
+    """As `hold_signals`, for SIGHUP alone: whoever sends it before there is a handler asks for what is going on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
 def accept_signals() -> None:
     """Let through what was held, now that there are handlers."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

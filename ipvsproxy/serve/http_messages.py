@@ -17,7 +17,7 @@ from email import message_from_bytes
 from email.utils import formatdate
 from http import HTTPStatus
 from types import MappingProxyType
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -26,6 +26,7 @@ MAX_HEAD_BYTES = 8 << 10
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _BEGINNING = re.compile(rb"(?:\r?\n)?" + _TOKEN + rb"*(?:\Z| )|\r\Z")  # what may still become a request line
 _REQUEST_LINE = re.compile(rb"(?:\r?\n)?(" + _TOKEN + rb"+) ([^\s]+) HTTP/([0-9])\.([0-9])\r?\n")
+_SCHEME_AND_HOST = re.compile(r"https?://[^/]*", re.IGNORECASE)
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
@@ -39,8 +40,10 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The target without its query."""
-        return self.target.partition("?")[0]
+        """The target without its query; without scheme and host too, which proxies write (RFC 9112 §3.2.2)."""
+        target = self.target.partition("?")[0]
+        absolute = _SCHEME_AND_HOST.match(target)
+        return unquote(target[absolute.end() :] or "/" if absolute else target)
 
     @property
     def query(self) -> Mapping[str, str]:

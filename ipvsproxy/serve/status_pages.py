@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Final
 
 import yaml
@@ -28,6 +30,7 @@ _WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, "
     "has no formatting compatibility guarantees and is for debugging purposes only."
 )
+_QVALUE: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?", re.ASCII)
 _NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 _PLAIN: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON: Final = {"Content-Type": "application/json"}
@@ -109,9 +112,7 @@ def _statusz_text(started: datetime, up_s: int, python: str, folders: Iterable[s
 
 def _negotiated(request: Request, kind: str, text: str, facts: Mapping[str, object]) -> Answer:
     """Text, or JSON or YAML where `Accept` names the kind in a version that there is; else 406."""
-    for clause in (request.header("Accept").strip() or "text/plain").split(","):
-        media_type, *parameters = (part.strip() for part in clause.split(";"))
-        wanted = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+    for media_type, wanted in _accepted(request.header("Accept").strip() or "text/plain"):
         if "as" not in wanted and media_type in {"text/plain", "text/*", "*/*"}:
             return Answer(HTTPStatus.OK, text.encode(), _PLAIN)
         encode = _ENCODERS.get(media_type)
@@ -120,6 +121,21 @@ def _negotiated(request: Request, kind: str, text: str, facts: Mapping[str, obje
             return Answer(HTTPStatus.OK, encode({**head, **facts}), {"Content-Type": media_type})
     hint = f"only text/plain, and JSON or YAML as {kind} of {_GROUP}/{_VERSIONS[0]}, can be had\n"
     return Answer(HTTPStatus.NOT_ACCEPTABLE, hint.encode(), _PLAIN)
+
+
+def _accepted(header: str) -> list[tuple[str, dict[str, str]]]:
+    """Media types with their parameters, what is liked most first, without what is not wanted. RFC 9110 §12.5.1."""
+    clauses = []
+    for clause in header.split(","):
+        media_type, *parameters = (part.strip() for part in clause.split(";"))
+        wanted = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        clauses.append((_weight(wanted.pop("q", "1")), media_type, wanted))
+    clauses.sort(key=itemgetter(0), reverse=True)
+    return [(media_type, wanted) for weight, media_type, wanted in clauses if weight > 0]
+
+
+def _weight(text: str) -> float:
+    return float(text) if _QVALUE.fullmatch(text) else 1.0  # as Go's libraries take it
 
 
 def _as_json(document: Mapping[str, object]) -> bytes:

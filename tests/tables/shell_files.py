@@ -109,6 +109,8 @@ def _manual_lines() -> Iterator[str]:
         yield from (".TP", f".B {code.value}", _escaped(meaning))
     yield from (".SH SIGNALS", ".TP", ".B SIGTERM, SIGINT")
     yield "The sync in flight is finished; what the kernel has stays, so traffic goes on."
+    yield from (".TP", ".B SIGHUP")
+    yield "The configuration is read again and the daemon starts anew in its own process, if it can be used."
     yield from (".SH SEE ALSO", ".BR ipvsadm (8),", ".BR iptables (8),", ".BR ipset (8)")
 
 

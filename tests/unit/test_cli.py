@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from ipvsproxy import __version__, cli
 from ipvsproxy.errors import AlreadyRunning, ConfigError, IpvsproxyError, KernelError, Unsupported
+from ipvsproxy.process import accept_signals
 
 # Output that is written at once has nothing left to fail later, so a developer's setting must not reach the program.
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -43,6 +45,29 @@ def run_program(*words, **options):
     return subprocess.run(
         [sys.executable, "-m", "ipvsproxy", *words], capture_output=True, text=True, check=False, timeout=60, **options
     )
+
+
+@pytest.fixture(autouse=True)
+def own_signals():
+    """Nothing is held when a test is over."""
+    yield
+    accept_signals()
+
+
+@pytest.mark.parametrize(
+    "words,held",
+    [
+        pytest.param(MANIFESTS, {signal.SIGHUP}, id="serve, which has no handler yet"),
+        pytest.param(["plan", "-o", "json", *MANIFESTS], set(), id="plan"),
+        pytest.param(["--cleanup"], set(), id="clean-up"),
+    ],
+)
+def test_a_hang_up_waits_for_who_serves_and_ends_all_else(words, held):
+    masks = []
+    calls = Calls()
+    calls.program = lambda _: lambda *_: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [])) or 0
+    cli.run(words, calls.programs)
+    assert masks == [held]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,23 @@ def test_a_request_tells_its_path_its_query_and_its_headers():
     assert (found.header("Accept"), found.header("host"), found.header("Cookie")) == ("text/plain", "n1", "")
 
 
+@pytest.mark.parametrize(
+    "target,path,query",
+    [
+        pytest.param("http://n1:10256/healthz?verbose", "/healthz", {"verbose": ""}, id="the absolute form"),
+        pytest.param("HTTP://n1", "/", {}, id="the absolute form without a path"),
+        pytest.param("http://n1?a=1", "/", {"a": "1"}, id="the absolute form with a query alone"),
+        pytest.param("/%68ealth%7a", "/healthz", {}, id="letters in percent signs"),
+        pytest.param("/a%2Fb%3Fc?d", "/a/b?c", {"d": ""}, id="signs in percent signs"),
+        pytest.param("/%ff%zz", "/\ufffd%zz", {}, id="percent signs that stand for nothing"),
+        pytest.param("*", "*", {}, id="the whole server"),
+    ],
+)
+def test_a_path_is_what_it_means_however_it_is_written(target, path, query):
+    request = Request("GET", target=target)
+    assert (request.path, request.query) == (path, query)
+
+
 def test_what_is_no_header_harms_nobody():
     found = read_request(b"GET / HTTP/1.1\r\n\xff: \xfe\r\nno colon\r\nAccept: a\xff\r\n\r\n")
     assert isinstance(found, Request)

@@ -96,6 +96,9 @@ STRUCTURED = "v=v1beta1;g=config.k8s.io;as=Flagz"
         pytest.param(f"application/json;{STRUCTURED}", "application/json", id="JSON"),
         pytest.param(f"application/json; {STRUCTURED.replace(';', '; ')}", "application/json", id="JSON, with blanks"),
         pytest.param(f"application/yaml;{STRUCTURED}", "application/yaml", id="YAML"),
+        pytest.param(f"text/plain;q=0.1,application/json;{STRUCTURED}", "application/json", id="JSON rather than text"),
+        pytest.param(f"application/json;{STRUCTURED};q=0,*/*", "text/plain; charset=utf-8", id="anything but JSON"),
+        pytest.param("text/plain;q=nonsense", "text/plain; charset=utf-8", id="a weight that is none"),
         pytest.param("application/json;v=v1alpha1;g=config.k8s.io;as=Flagz", "application/json", id="the old version"),
     ],
 )
@@ -111,6 +114,8 @@ def test_flagz_comes_in_the_form_that_is_accepted(accept, content_type):
         pytest.param("application/json;v=v1;g=config.k8s.io;as=Flagz", id="a version that there is not"),
         pytest.param("application/json;v=v1beta1;g=config.k8s.io;as=Statusz", id="another kind"),
         pytest.param("image/png", id="a picture"),
+        pytest.param("text/plain;q=0", id="no text"),
+        pytest.param("text/plain;q=0.000", id="no text, to the digit"),
     ],
 )
 def test_what_cannot_be_had_is_406(accept):
