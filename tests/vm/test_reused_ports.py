@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,16 +20,28 @@ SOURCE_PORT = 40123
 TIMES = 20
 
 
-def syn_retransmissions(node: ProxyNode, client: str, address: str, port: int) -> int:
-    """How often the SYN of a whole connection, which the server closes first, had to be sent again."""
+def syns_sent(node: ProxyNode, client: str, address: str, port: int) -> int:
+    """How many SYNs a whole connection took, which the server closes first."""
     with Conversation(node.hosts[client], address, port, source_port=SOURCE_PORT) as talk:
-        again = talk.retransmissions
+        sent = 1 + talk.retransmissions
         talk.send(b"GET / HTTP/1.1\r\n\r\n")
         received = b"".join(iter(talk.receive, b""))
     assert received.partition(b"\r\n\r\n")[2].startswith(b"a1 ")
     while is_closing(node.hosts[client]):  # until the last acknowledgement has come, the kernel refuses the port
         time.sleep(0.01)
-    return again
+    return sent
+
+
+@contextlib.contextmanager
+def counting_syns(pod: Namespace, family: int) -> Iterator[Callable[[], int]]:
+    """Tells how many SYNs have come to the pod in the `with` block."""
+    iptables = ("iptables-legacy", "ip6tables-legacy")[family]
+    rule = ("INPUT", "-p", "tcp", "--syn", "--dport", "8080")
+    pod.run(iptables, "-A", *rule)
+    try:
+        yield lambda: int(pod.run(iptables, "-nvxL", "INPUT").splitlines()[2].split()[0])
+    finally:
+        pod.run(iptables, "-D", *rule)
 
 
 def is_closing(host: Namespace) -> bool:
@@ -43,9 +57,10 @@ def is_closing(host: Namespace) -> bool:
 def test_k01_no_syn_is_lost_when_a_client_uses_one_port_again_and_again(
     node: ProxyNode, client, addresses, port, family
 ):
-    """A lost one would come again after a second."""
+    """Each that is sent comes in; an emulated machine may be so slow that some are sent twice."""
     node.sync(WEB)
-    assert [syn_retransmissions(node, client, addresses[family], port) for _ in range(TIMES)] == [0] * TIMES
+    with counting_syns(node.hosts["a1"], family) as received:
+        assert sum(syns_sent(node, client, addresses[family], port) for _ in range(TIMES)) == received() >= TIMES
 
 
 def test_k01_a_kernel_that_drops_no_syn_keeps_its_reuse_mode(node: ProxyNode):
