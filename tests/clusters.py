@@ -31,6 +31,7 @@ class Svc(msgspec.Struct, frozen=True):
     `node_ports`: one for each of `ports`, 0 for none. `ingress`: the load balancer's addresses with their ipMode.
     `local`: all endpoints are on our node; `here`: those that are where not all are.
     `drain`: the drain time that it asks for by annotation.
+    `target`: the number that endpoints add to a port's. `external_name`: the Service has become one of that type.
     `stopping`: those of `endpoints` that terminate; what is ready by those still serves then, and is not ready.
     """
 
@@ -52,10 +53,14 @@ class Svc(msgspec.Struct, frozen=True):
     health_port: int = 0
     drain: str | None = None
     stopping: tuple[str, ...] = ()
+    target: int = 8000
+    external_name: bool = False
 
     @property
     def type_name(self) -> str:
         """The type that an author would give it."""
+        if self.external_name:
+            return "ExternalName"
         return "LoadBalancer" if self.ingress else "NodePort" if self.node_ports else "ClusterIP"
 
 
@@ -126,7 +131,7 @@ def _slice(service: Svc, name: str, family: Family, endpoints: Iterable[tuple[st
             )
             for address, serves in endpoints
         ),
-        ports=tuple(api.EndpointPort(f"p{n}{proto.lower()}", proto, 8000 + n) for n, proto in service.ports),
+        ports=tuple(api.EndpointPort(f"p{n}{proto.lower()}", proto, service.target + n) for n, proto in service.ports),
     )
 
 

@@ -66,6 +66,9 @@ FORMS = {
     "another load-balancer IP": altered(QUIET, ingress=(("203.0.113.74", "VIP"), ("2001:db8:113::74", "VIP"))),
     "source ranges": altered(QUIET, source_ranges=("198.51.100.0/24",)),
     "type ClusterIP": altered(QUIET, node_ports=(), ingress=()),
+    "another target port": altered(QUIET, target=9000),
+    "type ExternalName": altered(QUIET, external_name=True),
+    "as it was": QUIET,
 }
 
 
