@@ -17,7 +17,7 @@ _MODE = 0o644  # of a new file, as upstream
 def read_bytes(path: str) -> bytes:
     """What the file holds; it is read again and again, so it must be one that can be. Raises ConfigError."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:  # noqa: PTH123  # Path.open has no opener
+        with open(path, "rb", opener=_open_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"--config {path}", "it is no regular file", "Name a file that can be read again")
             data = file.read(_MAX_BYTES + 1)
@@ -68,7 +68,7 @@ def _replace(target: Path, text: str) -> None:
     number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     draft = Path(name)
     try:
-        with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123  # an open file
+        with os.fdopen(number, "w", encoding="utf-8") as file:
             os.fchmod(number, mode)
             file.write(text)
             file.flush()

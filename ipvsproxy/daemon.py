@@ -82,7 +82,7 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
 class Restart(NamedTuple):
-    """Run the same command line again, with this text as that of the configuration file, which may be another by then."""
+    """Run the same command line again, with this as the text of the configuration file, which may change meanwhile."""
 
     config_text: bytes
 

@@ -36,7 +36,7 @@ def accept_signals() -> None:
 def restart(handed_over: bytes) -> NoReturn:
     """Run the same command line in this process, with nothing left of what it held but standard input, output, error.
 
-    The new run gets `handed_over` by `take_over`, in a file that is in memory alone: an environment is too small for it.
+    The new run gets `handed_over` by `take_over`, in a file in memory: an environment is too small for it.
     Signals that arrive meanwhile are held for the new run.
     """
     hold_signals()

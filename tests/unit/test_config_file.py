@@ -47,7 +47,7 @@ def test_a_new_file_is_written_for_all_to_read(tmp_path):
     write_text(str(tmp_path / "c.yaml"), "mode: ipvs # é\n")
     assert (tmp_path / "c.yaml").read_bytes() == "mode: ipvs # é\n".encode()
     assert (tmp_path / "c.yaml").stat().st_mode & 0o777 == 0o644
-    assert os.listdir(tmp_path) == ["c.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
 
 
 def test_a_file_that_is_written_anew_keeps_its_permissions_and_the_links_to_it(tmp_path):
@@ -77,7 +77,7 @@ def test_where_there_is_no_room_the_old_file_stays_whole(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert (os.listdir(tmp_path), (tmp_path / "c.yaml").read_text()) == (["c.yaml"], "old")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("c.yaml", "old")]
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):

@@ -51,11 +51,15 @@ def follow(file: Scripted, *steps):
 @pytest.mark.parametrize(
     "before,after",
     [
-        pytest.param("conntrack: {tcpEstablishedTimeout: 24h}", "conntrack: {tcpEstablishedTimeout: 24h0m0s}", id="24h"),
+        pytest.param(
+            "conntrack: {tcpEstablishedTimeout: 24h}", "conntrack: {tcpEstablishedTimeout: 24h0m0s}", id="24h"
+        ),
         pytest.param("conntrack: {tcpEstablishedTimeout: 24h}", "", id="a default that is given"),
         pytest.param('mode: ""', "mode: ipvs", id="the mode that blank means"),
         pytest.param("ipvs: {syncPeriod: 60s}", "ipvs: {syncPeriod: 1m}", id="60s and 1m"),
-        pytest.param("metricsBindAddress: 127.0.0.1", "metricsBindAddress: 127.0.0.1:10249", id="the port that is meant"),
+        pytest.param(
+            "metricsBindAddress: 127.0.0.1", "metricsBindAddress: 127.0.0.1:10249", id="the port that is meant"
+        ),
         pytest.param("clusterCIDR: 10.244.3.7/16", "clusterCIDR: 10.244.0.0/16", id="host bits"),
         pytest.param("nftables: {syncPeriod: 1m}", "nftables: {syncPeriod: 2m}", id="what has no effect here"),
     ],

@@ -99,7 +99,9 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def serve_until(before: Callable[[daemon._Ending], None], joining: Callable[[daemon._Ending], None]) -> int | daemon.Restart:
+def serve_until(
+    before: Callable[[daemon._Ending], None], joining: Callable[[daemon._Ending], None]
+) -> int | daemon.Restart:
     """What the daemon answers; `before` comes before it serves, `joining` while it waits for its threads."""
     inbox, node = daemon.QueueInbox(), Node()
     ending, over = daemon._Ending(inbox), Event()

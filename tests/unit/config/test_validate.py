@@ -400,14 +400,12 @@ NOT_NEGATIVE = "must be greater than or equal to 0"
         ),
         pytest.param(
             {"logging": {"options": {"text": {"infoBufferSize": "abc"}}}},
-            'logging.options.text.infoBufferSize: Invalid value: "abc": '
-            "must be a quantity such as 64Ki",
+            'logging.options.text.infoBufferSize: Invalid value: "abc": must be a quantity such as 64Ki',
             id="a size that is none",
         ),
         pytest.param(
             {"logging": {"options": {"json": {"infoBufferSize": "1KB"}}}},
-            'logging.options.json.infoBufferSize: Invalid value: "1KB": '
-            "must be a quantity such as 64Ki",
+            'logging.options.json.infoBufferSize: Invalid value: "1KB": must be a quantity such as 64Ki',
             id="a unit that is none",
         ),
         pytest.param(
