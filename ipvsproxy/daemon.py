@@ -71,7 +71,7 @@ from ipvsproxy.process import STOP_SIGNALS, accept_signals, hold_signals
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
 from ipvsproxy.sync.reconciler import Reconciler
-from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
+from ipvsproxy.sync.runner import GLANCE_S, Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
 
 log = structlog.get_logger()
@@ -179,8 +179,8 @@ class _Ending:
 
 
 def periods(config: ProxyConfig) -> Periods:
-    """How often to sync at most, and how often to audit."""
-    return Periods(min_sync_s=config.min_sync_period_s, audit_s=config.sync_period_s)
+    """How often to sync at most, how often to audit, and how often to glance at the rules."""
+    return Periods(min_sync_s=config.min_sync_period_s, audit_s=config.sync_period_s, glance_s=GLANCE_S)
 
 
 class _Source(NamedTuple):

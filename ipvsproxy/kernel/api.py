@@ -89,6 +89,12 @@ class Rules(Subsystem, Protocol):
     def families(self) -> frozenset[Family]:
         """Families whose iptables tables work on this host."""
 
+    def glance(self) -> bytes:
+        """A value that is another one after rules were lost or added, ours or not; cheap enough for every second.
+
+        What puts one rule in the place of another may leave it as it is. Raises KernelError.
+        """
+
 
 class Sysctls(Subsystem, Protocol):
     """Kernel settings (kind SYSCTL: key "net.ipv4.ip_forward", settings the text). `read` returns those that exist."""

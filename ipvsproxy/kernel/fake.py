@@ -22,6 +22,7 @@ from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
     Operation,
+    RuleLayer,
     SetEntry,
     SetSpec,
     State,
@@ -296,6 +297,11 @@ class _FakeRules(_FakeSubsystem):
     def __init__(self, fake: FakeKernel, families: frozenset[Family]) -> None:
         super().__init__(fake)
         self.families = families
+
+    def glance(self) -> bytes:
+        """How many rules there are in each table."""
+        layers = self._fake.state[Kind.RULES].values()
+        return repr([len(layer.jumps) + len(layer.rules) for layer in layers if isinstance(layer, RuleLayer)]).encode()
 
     def _one(self, operation: Operation) -> int:
         if operation.verb is Verb.DELETE:

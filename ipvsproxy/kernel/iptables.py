@@ -19,7 +19,7 @@ import structlog
 from ipvsproxy.errors import KernelError, describe_errno
 from ipvsproxy.kernel.complaints import Complaints
 from ipvsproxy.kernel.iptc_rules import RuleCodec, load_library
-from ipvsproxy.kernel.xt_fingerprint import table_fingerprint
+from ipvsproxy.kernel.xt_fingerprint import table_fingerprint, tables_glance
 from ipvsproxy.kernel.xtables_lock import XTABLES_LOCK, xtables_lock
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, Operation, Rule, RuleLayer, RuleTable, State, Verb
@@ -81,6 +81,10 @@ class LegacyRules:
     def fingerprint(self) -> bytes:
         """One value for all our tables, foreign rules included. Raises KernelError."""
         return b"".join(table_fingerprint(key) for key in sorted(self._own_chains))
+
+    def glance(self) -> bytes:
+        """How many entries of what size all our tables have. Raises KernelError."""
+        return tables_glance(self._own_chains)
 
     def _works(self, family: Family) -> bool:
         if family is Family.IPV6 and not has_ipv6():

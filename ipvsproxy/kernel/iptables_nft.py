@@ -105,6 +105,10 @@ class NftRules:
             raise KernelError("cannot read the number of the nf_tables generation", errno.EBADMSG)
         return found
 
+    def glance(self) -> bytes:
+        """As the fingerprint, which is one question. Raises KernelError."""
+        return self.fingerprint()
+
     def close(self) -> None:
         """Close the socket; the next fingerprint opens another one, in the network namespace it runs in then."""
         self._netlink.close()

@@ -1,7 +1,9 @@
-"""A table of the legacy iptables as one value, without parsing it: a hundredth of what reading its rules costs.
+"""Tables of the legacy iptables as one value, without parsing them.
 
-The table is fetched as the kernel gives it to every iptables program, and hashed without its counters. Any change by
-anybody, to foreign rules too, makes another value; then the rules are read.
+For a fingerprint, a hundredth of what reading the rules costs, the table is fetched as the kernel gives it to every
+iptables program, and hashed without its counters: any change by anybody, to foreign rules too, makes another value;
+then the rules are read. For a glance, a small part of that again, the kernel is asked only how many entries there are,
+how large they all are and where the built-in chains begin.
 Source: include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h.
 """
 
@@ -13,6 +15,8 @@ import hashlib
 import os
 import socket
 import struct
+from collections.abc import Iterable
+from functools import cache
 from sys import byteorder
 from typing import Final, NamedTuple
 
@@ -45,7 +49,7 @@ LAYOUTS = {Family.IPV4: Layout(socket.IPPROTO_IP, 90, 96), Family.IPV6: Layout(s
 def table_fingerprint(key: RuleTable) -> bytes:
     """The value of one table, empty where this kernel has no such table. Raises KernelError."""
     try:
-        with socket.socket(socket.AddressFamily(key.family), socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        with _raw(key.family) as raw:
             entries = _fetch(raw, key)
     except OSError as error:
         if error.errno in _NO_TABLE:
@@ -54,11 +58,36 @@ def table_fingerprint(key: RuleTable) -> bytes:
     return hashlib.blake2b(without_counters(entries, LAYOUTS[key.family]), digest_size=16).digest()
 
 
+def tables_glance(keys: Iterable[RuleTable]) -> bytes:
+    """What the kernel says of all these tables without their rules, nothing of those it lacks. Raises KernelError."""
+    return b"".join(map(_glance, sorted(keys)))
+
+
+def _glance(key: RuleTable) -> bytes:
+    try:
+        with _raw(key.family) as raw:
+            return bytes(_info(raw, key))
+    except OSError as error:
+        if error.errno in _NO_TABLE:
+            return b""
+        raise KernelError(f"cannot look at the {key}", error.errno or errno.EIO) from error
+
+
+def _raw(family: Family) -> socket.socket:
+    return socket.socket(socket.AddressFamily(family), socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+
+def _info(raw: socket.socket, key: RuleTable) -> bytearray:
+    """Its struct ipt_getinfo: name, hooks, where chains begin and end, number of entries, size."""
+    info = bytearray(key.table.encode().ljust(_INFO_BYTES, b"\0"))
+    _get_option(raw, LAYOUTS[key.family].level, _SO_GET_INFO, info)
+    return info
+
+
 def _fetch(raw: socket.socket, key: RuleTable) -> bytearray:
     level = LAYOUTS[key.family].level
-    name = key.table.encode().ljust(_NAME_BYTES, b"\0")
-    info = bytearray(name.ljust(_INFO_BYTES, b"\0"))
-    _get_option(raw, level, _SO_GET_INFO, info)
+    info = _info(raw, key)
+    name = bytes(info[:_NAME_BYTES])
     size = int.from_bytes(info[_INFO_SIZE_AT:], byteorder)
     entries = bytearray(_ENTRIES_AT + size)
     entries[: _NAME_BYTES + 4] = name + size.to_bytes(4, byteorder)
@@ -70,9 +99,14 @@ def _get_option(raw: socket.socket, level: int, option: int, buffer: bytearray) 
     """getsockopt(2) whose buffer carries the question, which Python's own cannot do. Raises OSError."""
     length = ctypes.c_uint32(len(buffer))
     place = (ctypes.c_char * len(buffer)).from_buffer(buffer)
-    if ctypes.CDLL(None, use_errno=True).getsockopt(raw.fileno(), level, option, place, ctypes.byref(length)):
+    if _c_library().getsockopt(raw.fileno(), level, option, place, ctypes.byref(length)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def without_counters(entries: bytearray, layout: Layout) -> bytearray:

@@ -52,6 +52,7 @@ class Mirror:
         self._found: State = empty_state()  # what stood in the kernel at start, until all wants are known
         self._found_counts = False
         self._stale: set[Kind] = set()
+        self._glance: bytes | None = None  # at our rules, if we have not written any since
 
     def read(self, *, only_what_is_there: bool = False) -> None:
         """Read everything, anew. Raises KernelError; `only_what_is_there`: not for a part that the kernel lacks."""
@@ -118,6 +119,25 @@ class Mirror:
         """
         for kinds in [kinds for kinds in self._marks if kind in kinds]:
             del self._marks[kinds]
+        if kind is Kind.RULES:
+            self._glance = None
+
+    def glance(self, desired: Desired) -> list[ObjectId]:
+        """Look by the cheapest there is whether somebody has touched our rules, and if so, which are not as believed.
+
+        After writing rules ourselves too: what was lost before the first glance would pass for right. A kernel that
+        does not answer is a matter of the audits.
+        """
+        try:
+            seen = self._kernel.rules.glance()
+        except KernelError:
+            return []
+        if seen == self._glance:
+            return []
+        drift = self._reread_one(self._kernel.rules, desired)
+        # Seen before the reading: a change in between shows at the next glance, and so does all that was not read.
+        self._glance = None if Kind.RULES in self._stale else seen
+        return drift
 
     def audit(self, desired: Desired, *, in_full: bool) -> list[ObjectId]:
         """Look whether the kernel still is as believed; the objects that are not. A quick look unless `in_full`.

@@ -227,15 +227,28 @@ class Reconciler:
         self._applier.carried_out = 0
         drift = self._mirror.audit(self._desired, in_full=in_full)
         self._usage = self._conntrack.usage()
+        self._put_right(drift)
+        self._applier.apply(self._lingering.check())
+        self._end_stale_flows()
+        return self._result(0)
+
+    def glance(self) -> SyncResult | None:
+        """Put right what somebody has just taken out of our rules; None where nothing is seen of that (K36)."""
+        drift = self._mirror.glance(self._desired)
+        if not drift:
+            return None
+        self._applier.carried_out = 0
+        self._put_right(drift)
+        return self._result(0)
+
+    def _put_right(self, drift: list[ObjectId]) -> None:
+        """Say what is not as believed, count it, and make it so."""
         for kind, key in drift:
             self.tally.found_changed(kind, key)
         for kind in dict.fromkeys(kind for kind, _ in drift):
             keys = [format_key(kind, key) for other, key in drift if other is kind]
             log.warning("drift_found", kind=kind, count=len(keys), some=sorted(keys)[:_TOLD])
         self._applier.apply(self._with_what_lingers(drift))
-        self._applier.apply(self._lingering.check())
-        self._end_stale_flows()
-        return self._result(0)
 
     def remove_all(self) -> SyncResult:
         """Delete everything that is ours but the sysctls, outside first: clean-up. Raises KernelError."""

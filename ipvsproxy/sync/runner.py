@@ -1,7 +1,8 @@
 """When to sync: when something happened, but not too soon after the last time, and when a retry is due.
 
 There is no periodic sync: the mirror says what is applied, so without news there is nothing to send. What there is
-every sync period is an audit: has somebody else changed what is ours?
+every sync period is an audit: has somebody else changed what is ours? And every second a glance at the rules: who
+flushes them opens every closed port, and nothing tells of it (K36).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 
 TAKE_S = 0.5  # who sends without a pause must not keep what he has sent from being put in force
 FULL_AUDIT_EVERY = 10  # the others take a quick look (sync/mirror.py)
+GLANCE_S = 1.0
+_SPARED = 4  # times as long as a glance took passes before the next: a busy writer of rules must not keep us busy
 
 
 class Signal(Enum):
@@ -53,10 +56,11 @@ class Inbox(Protocol):
 
 
 class Periods(msgspec.Struct, frozen=True):
-    """The least time between two syncs, and the time between two audits, in seconds."""
+    """The least time between two syncs, the time between two audits, and that between two glances, in seconds."""
 
     min_sync_s: float = 0.0
     audit_s: float = math.inf
+    glance_s: float = math.inf
 
 
 class Runner:
@@ -80,6 +84,7 @@ class Runner:
         self._families = dict.fromkeys(sorted(tracker.families), FamilyVitals())
         self._audit_at = clock.monotonic() + periods.audit_s
         self._audits = 0
+        self._glance_at = clock.monotonic() + periods.glance_s
         self._refused = 0
         self._is_first = True
         self._news = News(time.time())
@@ -110,7 +115,8 @@ class Runner:
     def run(self) -> None:
         """Work until STOP; a sync in flight is finished, the kernel state stays. Raises what a sync raises."""
         while True:
-            message = self._inbox.get(max(0.0, min(self._sync_at(), self._audit_at) - self._clock.monotonic()))
+            due = min(self._sync_at(), self._audit_at, self._glance_at)
+            message = self._inbox.get(max(0.0, due - self._clock.monotonic()))
             latest = self._clock.monotonic() + TAKE_S
             while message is not None:
                 if message is Signal.STOP:
@@ -121,6 +127,8 @@ class Runner:
                 self._sync()
             if self._clock.monotonic() >= self._audit_at:
                 self._audit()
+            if self._clock.monotonic() >= self._glance_at:
+                self._glance()
 
     def _sync_at(self) -> float:
         if self._pending:
@@ -214,6 +222,17 @@ class Runner:
         reminds = in_full and result.refused > 0
         if self._fails_anew(result) or reminds or result.operations:
             _report("audit_finished", result, (ended - started) * 1000, log.info)
+
+    def _glance(self) -> None:
+        started = self._clock.monotonic()
+        result = self._reconciler.glance()
+        ended = self._clock.monotonic()
+        self._glance_at = ended + max(self._periods.glance_s, _SPARED * (ended - started))
+        if result is not None:
+            self._end(result, ended)
+            self._publish(Pass(tuple(self._families), ended - started, is_full=False))
+            self._retry_at = result.retry_at
+            _report("rules_put_right", result, (ended - started) * 1000, log.info)
 
     def _fails_anew(self, result: SyncResult) -> bool:
         """Whether another number of objects is refused than last time: each has said why, once (applier.py)."""

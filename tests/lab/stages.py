@@ -43,7 +43,10 @@ UNSTEADY = 3
 closing lines count those that passed only then, for a fault may hide there; more than these are no chance."""
 
 NETFILTER = (
-    *(f"tests/contract/test_{name}.py" for name in ("rules", "odd_rules", "ipsets", "conntrack", "iptables_backend")),
+    *(
+        f"tests/contract/test_{name}.py"
+        for name in ("rules", "odd_rules", "glance", "ipsets", "conntrack", "iptables_backend")
+    ),
     "tests/vm/test_rule_packets.py",
 )
 

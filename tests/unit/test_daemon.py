@@ -50,7 +50,7 @@ def test_k22_a_start_warns_once_of(flags, warnings):
 
 def test_audits_come_at_the_sync_period_and_syncs_no_faster_than_the_minimum():
     config = read_config({"--ipvs-min-sync-period": "2s", "--ipvs-sync-period": "45s"})
-    assert daemon.periods(config) == Periods(min_sync_s=2.0, audit_s=45.0)
+    assert daemon.periods(config) == Periods(min_sync_s=2.0, audit_s=45.0, glance_s=1.0)
 
 
 def test_k45_an_unknown_scheduler_is_an_event_on_the_node_before_the_program_ends():
