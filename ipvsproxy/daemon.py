@@ -66,7 +66,7 @@ from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
 from ipvsproxy.page_servers import page_servers
-from ipvsproxy.preparation import put_host_in_order, set_oom_score
+from ipvsproxy.preparation import kept_settings, put_host_in_order, set_oom_score
 from ipvsproxy.process import STOP_SIGNALS, accept_signals, hold_signals
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
@@ -289,6 +289,9 @@ def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler, source: 
     files = RootFiles()
     set_oom_score(config, files)
     put_host_in_order(config, kernel.ipvs, files)
+    kept = kept_settings(config, kernel.ipvs, files)
+    kept.check()
+    reconciler.keep_settings = kept.check
     result = reconciler.start()
     log.info("fixed_layer_stands", operations=result.operations, refused=result.refused, waiting=result.waiting)
     source.tell(node_notice(name, "Starting", is_warning=False))

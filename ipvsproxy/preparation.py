@@ -28,7 +28,7 @@ from ipvsproxy.plan.host_settings import (
     HostSetting,
     conntrack_settings,
 )
-from ipvsproxy.sync.host_settings import put_in_force, put_timeouts_in_force
+from ipvsproxy.sync.host_settings import KeptSettings, put_in_force, put_timeouts_in_force
 from ipvsproxy.sync.outcomes import hint
 from ipvsproxy.sync.scheduler_probe import require_scheduler
 
@@ -52,12 +52,22 @@ def put_host_in_order(config: ProxyConfig, ipvs: Ipvs, files: HostFiles) -> int:
 
     Raises KernelError where IPVS does not answer.
     """
-    settings = [*conntrack_settings(config.conntrack, files.online_cpus())]
-    if config.estimation is Estimation.OFF:
-        settings.append(HostSetting(RUN_ESTIMATION, 0))
+    settings = (*conntrack_settings(config.conntrack, files.online_cpus()), *_of_ipvs_module(config))
     refused = put_in_force(files, settings)
-    timeouts = (config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s)
-    return refused + put_timeouts_in_force(ipvs, files, *timeouts)
+    return refused + put_timeouts_in_force(ipvs, files, *_timeouts(config))
+
+
+def kept_settings(config: ProxyConfig, ipvs: Ipvs, files: HostFiles) -> KeptSettings:
+    """Those of the above that are gone when IPVS' module is loaded anew."""
+    return KeptSettings(ipvs, files, _timeouts(config), _of_ipvs_module(config))
+
+
+def _of_ipvs_module(config: ProxyConfig) -> tuple[HostSetting, ...]:
+    return (HostSetting(RUN_ESTIMATION, 0),) if config.estimation is Estimation.OFF else ()
+
+
+def _timeouts(config: ProxyConfig) -> tuple[int, int, int]:
+    return config.tcp_timeout_s, config.tcp_fin_timeout_s, config.udp_timeout_s
 
 
 def set_oom_score(config: ProxyConfig, files: HostFiles) -> None:

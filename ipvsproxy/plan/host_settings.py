@@ -1,7 +1,8 @@
 """Settings of the host that a start puts in force once: limits of connection tracking, what memory pressure spares.
 
 They are no part of the desired state: a limit that somebody has raised meanwhile is his decision, so no audit puts
-these back. A setting is a file below / that holds a whole number.
+these back; and our rules hold connection tracking's module, so nobody loads it anew. Of IPVS' module that is no more
+than `rmmod` and a packet: see sync/host_settings.py. A setting is a file below / that holds a whole number.
 Source: kubernetes v1.37.2 cmd/kube-proxy/app/server_linux.go getConntrackMax, pkg/proxy/conntrack/sysctls.go.
 
 differs: a larger minimum holds also where the cap is reached; upstream forgets it then.

@@ -1,16 +1,17 @@
 """Putting settings of the host in force at start: each is written where it is not met yet, and a refusal is said once.
 
-Nothing waits for them and nothing is tried again: traffic is served without them too.
+Nothing waits for them and nothing that was refused is tried again: traffic is served without them too. What belongs to
+IPVS' module is gone when somebody loads it anew, so the audits look after it.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
-from ipvsproxy.errors import describe_errno
+from ipvsproxy.errors import KernelError, describe_errno
 from ipvsproxy.kernel.api import HostFiles, Ipvs
 from ipvsproxy.plan.host_settings import HASHSIZE, KEEPALIVE_TIME, OOM_SCORE_ADJ, RUN_ESTIMATION, HostSetting
 
@@ -79,3 +80,37 @@ def _warn_of_idle_connections(tcp_s: int, keepalive_s: int | None, *, is_asked: 
             effect="a TCP connection that is idle for longer is forgotten, and its next packet answered by a reset",
             hint="Set --ipvs-tcp-timeout above the keep-alive time of clients and servers",
         )
+
+
+class KeptSettings:
+    """Time-outs (seconds: TCP, after a FIN, UDP; 0 for the kernel's own) and other settings of IPVS' module."""
+
+    def __init__(
+        self, ipvs: Ipvs, files: HostFiles, timeouts: tuple[int, int, int], settings: Sequence[HostSetting]
+    ) -> None:
+        self._ipvs = ipvs
+        self._files = files
+        self._timeouts = timeouts
+        self._settings = settings
+        self._were_set = False
+        self._were_met: set[HostSetting] = set()
+
+    def check(self) -> None:
+        """Set again what was in force once and is not any more."""
+        if any(self._timeouts):
+            self._check_timeouts()
+        met = {setting for setting in self._settings if setting.is_met_by(self._files.read(setting.path))}
+        put_in_force(self._files, [setting for setting in self._settings if setting in self._were_met - met])
+        self._were_met |= met
+
+    def _check_timeouts(self) -> None:
+        try:
+            found = self._ipvs.timeouts()
+        except KernelError as error:
+            log.debug("timeouts_not_read", reason=str(error), errno=error.number)
+            return
+        are_set = all(have == wanted for have, wanted in zip(found, self._timeouts, strict=True) if wanted)
+        if self._were_set and not are_set:
+            refused = self._ipvs.set_timeouts(*self._timeouts) != 0
+            log.warning("timeouts_lost", found_s=found, wanted_s=self._timeouts, are_set_again=not refused)
+        self._were_set |= are_set

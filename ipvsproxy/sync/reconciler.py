@@ -77,7 +77,8 @@ class Reconciler:
     """Owns desired state, mirror, retry list and what lingers; used by one thread.
 
     `tell` is called with what owners of objects must know, `publish_health` with what load balancers are told whenever
-    that has changed; neither may wait. `other_nodes` is who can tell of them; None: all of them are told anyway.
+    that has changed; neither may wait. Each audit calls `keep_settings`. `other_nodes` is who can tell of them; None:
+    all of them are told anyway.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Reconciler:
         self._applier = Applier(kernel, self._mirror, self._lingering, mode, clock)
         self.tally = self._applier.tally
         self.tell: Callable[[Notice], None] = lambda _: None
+        self.keep_settings: Callable[[], None] = lambda: None
         self.other_nodes: OtherNodes | None = None
         self._node_wait = NodeWait(mode, clock)
         self._conntrack = kernel.conntrack
@@ -226,6 +228,7 @@ class Reconciler:
         """Compare the kernel with the mirror and put right what somebody else has changed of ours."""
         self._applier.carried_out = 0
         drift = self._mirror.audit(self._desired, in_full=in_full)
+        self.keep_settings()  # after IPVS was asked, which loads its module where somebody has unloaded it
         self._usage = self._conntrack.usage()
         self._put_right(drift)
         self._applier.apply(self._lingering.check())

@@ -248,6 +248,15 @@ def test_audits_come_every_period_and_one_in_ten_is_full(node):
     assert [in_full for _, in_full in audits.at] == [False] * 9 + [True]
 
 
+def test_every_audit_looks_after_what_a_reload_of_the_module_forgets(node):
+    looks: list[bool] = []
+    node.reconciler.keep_settings = lambda: looks.append(True)
+    node.reconciler.audit(in_full=False)
+    node.reconciler.audit(in_full=True)
+    node.sync()
+    assert len(looks) == 2
+
+
 def test_without_a_period_there_are_no_audits():
     assert Periods().audit_s == math.inf
 
