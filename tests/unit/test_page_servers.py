@@ -86,7 +86,7 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
             stack.callback(thread.join, PATIENCE_S)
             stack.callback(server.stop)
         deadline = time.monotonic() + PATIENCE_S
-        while not all(server._listener for server in daemon.servers.values()):
+        while not all(server._loop.listeners for server in daemon.servers.values()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
         yield daemon

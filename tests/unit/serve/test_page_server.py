@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import resource
 import socket
 import threading
@@ -18,10 +17,11 @@ from structlog.testing import capture_logs
 
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.model.notices import Notice
+from ipvsproxy.serve.accept_loop import PAUSE_S
 from ipvsproxy.serve.connections import LIFE_S
 from ipvsproxy.serve.http_messages import Answer, Request
 from ipvsproxy.serve.listening import listen_on
-from ipvsproxy.serve.page_server import PAUSE_S, RETRY_S, PageServer, Site
+from ipvsproxy.serve.page_server import RETRY_S, PageServer, Site
 from tests.builders import FakeClock, addr
 
 PATIENCE_S = 10.0
@@ -108,7 +108,7 @@ def port() -> int:
 @pytest.fixture
 def running(port) -> Iterator[Running]:
     with serving(port) as found:
-        found.wait(lambda: found.server._listener is not None)
+        found.wait(lambda: found.server._loop.listeners)
         yield found
 
 
@@ -149,24 +149,24 @@ def test_a_page_larger_than_what_a_socket_takes_at_once_comes_whole(running):
 def test_who_does_not_read_a_large_page_keeps_nobody_waiting_and_is_closed_when_its_time_is_up(running):
     with socket.create_connection(("127.0.0.1", running.port), PATIENCE_S) as slow:
         slow.sendall(b"GET /huge HTTP/1.1\r\n\r\n")
-        running.wait(lambda: any(connection.unsent for connection in running.server._connections._open))
+        running.wait(lambda: any(connection.unsent for connection in running.server._loop.connections._open))
         assert running.get("/hello").status == HTTPStatus.OK
         running.clock.now += LIFE_S
         running.get("/hello")
-        running.wait(lambda: not running.server._connections)
+        running.wait(lambda: not running.server._loop.connections)
 
 
 def test_nobody_wakes_a_server_that_nobody_asks(running):
     running.get("/hello")
-    running.wait(lambda: not running.server._connections)
-    assert running.server._timeout_s() is None
+    running.wait(lambda: not running.server._loop.connections)
+    assert running.server._loop.timeout_s() is None
 
 
 @pytest.mark.parametrize("asked", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_all_zeros_mean_all_addresses_of_both_families(port, address, asked):
     with serving(port, address) as running:
-        running.wait(lambda: running.server._listener is not None)
+        running.wait(lambda: running.server._loop.listeners)
         assert running.get("/hello", asked).status == HTTPStatus.OK
 
 
@@ -184,7 +184,7 @@ def test_an_address_that_is_taken_is_said_once_and_had_as_soon_as_it_is_free(por
         squatter.close()
         running.clock.now += RETRY_S
         wake(running)
-        running.wait(lambda: running.server._listener is not None)
+        running.wait(lambda: running.server._loop.listeners)
         assert running.get("/hello").status == HTTPStatus.OK
     assert [event["log_level"] for event in events if event["event"] == "server_cannot_listen"].count("error") == 1
     assert [(n.kind, n.name, n.reason, n.action) for n in running.notices] == [
@@ -197,7 +197,7 @@ def test_an_address_that_is_taken_is_said_once_and_had_as_soon_as_it_is_free(por
 
 def wake(running: Running) -> None:
     """Let the server look at the clock."""
-    os.eventfd_write(running.server._wake, 1)
+    running.server._loop.wake()
 
 
 def test_an_address_that_must_be_had_and_is_taken_ends_the_server_with_the_reason(port):
@@ -222,7 +222,7 @@ def test_without_a_descriptor_clients_wait_and_the_address_stays_ours_even_where
     port, events, must_listen
 ):
     with serving(port, must_listen=must_listen) as running:
-        running.wait(lambda: running.server._listener is not None)
+        running.wait(lambda: running.server._loop.listeners)
         with socket.socket() as client:
             with no_descriptors_left():
                 client.settimeout(PATIENCE_S)
