@@ -80,6 +80,15 @@ def test_a_new_file_and_a_signal_restart_in_place_and_no_client_feels_it(hosts: 
             knock_until(proxy, hosts, "starting")
             proxy.wait_until(lambda: scheduler_of(hosts) == {"lc"})
 
+            volume.write("sh")
+            knock_until(proxy, hosts, "restarting")
+            volume.write("'no such'")  # by the time it starts anew
+            knock_until(proxy, hosts, "configuration_refused")
+            proxy.wait_until(lambda: scheduler_of(hosts) == {"sh"})
+            volume.write("lc")
+            knock_until(proxy, hosts, "starting")
+            proxy.wait_until(lambda: scheduler_of(hosts) == {"lc"})
+
             volume.write("'no such'")
             knock_until(proxy, hosts, "configuration_refused")
             proxy.send(signal.SIGHUP)

@@ -28,6 +28,7 @@ from tests.vm.nodes import (
     KilledError,
     bound,
     cleaned_up,
+    flags_with,
     kernel_of,
     proxy_on,
     rules,
@@ -171,6 +172,37 @@ def test_a_running_daemon_audits_every_sync_period_and_puts_right_what_somebody_
         empty_host.run("ipset", "del", "KUBE-CLUSTER-IP", "10.96.0.20,tcp:80")
         proxy.wait_for("drift_found", lambda line: line["kind"] == "virtual server")
         proxy.wait_until(lambda: snapshot(empty_host) == before)
+        assert proxy.stop(signal.SIGTERM) == ExitCode.OK
+
+
+@pytest.mark.parametrize("backend", ["legacy", "nft"])
+def test_k36_k43_rules_that_somebody_flushes_are_back_though_no_audit_is_due(empty_host, tmp_path, backend):
+    """By which time: tests/unit/sync/test_glance.py; here the real program does it, in tables of both families."""
+
+    def saved() -> list[str]:
+        text = empty_host.run(f"iptables-{backend}-save") + empty_host.run(f"ip6tables-{backend}-save")
+        return [line for line in text.splitlines() if line.startswith("-A ")]
+
+    with proxy_on(empty_host, tmp_path, *SERVED, flags=(*flags_with(backend), "--ipvs-sync-period=1h")) as proxy:
+        proxy.wait_for_services()
+        before = saved()
+        assert before
+        for name in ("iptables", "ip6tables"):
+            empty = "".join(f"*{table}\nCOMMIT\n" for table in ("filter", "mangle", "nat"))
+            empty_host.run(f"{name}-{backend}-restore", given=empty)  # each table, chains too, in one commit
+        proxy.wait_for("rules_put_right")
+        proxy.wait_until(lambda: saved() == before)
+        assert proxy.stop(signal.SIGTERM) == ExitCode.OK
+
+
+def test_k07_time_outs_that_a_reload_of_the_module_has_forgotten_are_set_again(empty_host, tmp_path):
+    """The module itself is in use by other namespaces here; what is left of a reload is its own time-outs."""
+    flags = (*FLAGS, "--ipvs-sync-period=1s", "--ipvs-tcp-timeout=2h5m", "--ipvs-udp-timeout=60s")
+    with proxy_on(empty_host, tmp_path, *SERVED, flags=flags) as proxy:
+        proxy.wait_for_services()
+        empty_host.run("ipvsadm", "--set", "900", "120", "300")
+        proxy.wait_for("timeouts_lost")
+        proxy.wait_until(lambda: "7500 120 60" in empty_host.run("ipvsadm", "-L", "--timeout"))
         assert proxy.stop(signal.SIGTERM) == ExitCode.OK
 
 

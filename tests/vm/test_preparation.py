@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ipvsproxy import cli
 from ipvsproxy.config.command_line import ExitCode
+from ipvsproxy.kernel.modules import load
 from tests.clusters import Svc
 from tests.lab.hosts import Cluster, Namespace
 from tests.vm.nodes import (
@@ -63,6 +66,50 @@ def test_a_start_behind_init_only_writes_no_sysctl(empty_host, tmp_path):
 def test_k45_init_only_answers_unsupported_for_a_scheduler_that_the_kernel_lacks(empty_host):
     code, _ = program(empty_host, "--init-only", *FLAGS, "--ipvs-scheduler=nosuch")
     assert code == ExitCode.UNSUPPORTED
+
+
+LIMIT = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+BUCKETS = Path("/sys/module/nf_conntrack/parameters/hashsize")
+
+
+@pytest.fixture
+def limit() -> Iterator[int]:
+    """Entries that connection tracking may have, in the first network namespace, whose limit alone can be set."""
+    load(["nf_conntrack"])
+    before, buckets = LIMIT.read_text(), BUCKETS.read_text()
+    try:
+        LIMIT.write_text(before)
+    except OSError:
+        pytest.skip("not in the machine's first network namespace: its limits are nobody's to set here")
+    yield int(before)
+    LIMIT.write_text(before)
+    BUCKETS.write_text(buckets)
+
+
+def init_only(*flags: str) -> int:
+    """The exit code of --init-only, in this process and its own network namespace."""
+    return cli.run(("--init-only", *FLAGS, *flags), cli.Programs())
+
+
+def test_k41_the_limit_of_connection_tracking_is_raised_with_its_hash_table_never_lowered_and_0_leaves_it(limit: int):
+    more = limit + 4096
+    assert init_only("--conntrack-max-per-core=1", f"--conntrack-min={more}") == ExitCode.OK
+    assert (int(LIMIT.read_text()), int(BUCKETS.read_text()) >= more // 4) == (more, True)
+    assert init_only("--conntrack-max-per-core=1", f"--conntrack-min={limit}") == ExitCode.OK
+    assert int(LIMIT.read_text()) == more
+    assert init_only("--conntrack-max-per-core=0", f"--conntrack-min={2 * more}") == ExitCode.OK
+    assert int(LIMIT.read_text()) == more
+
+
+def test_k41_where_the_limit_cannot_be_set_a_node_serves_all_the_same(empty_host, tmp_path):
+    """A network namespace but the first is like a container with a read-only tree."""
+    flags = (*FLAGS, "--conntrack-max-per-core=1000000", "--conntrack-min=2000000")
+    with proxy_on(empty_host, tmp_path, DNS, flags=flags) as proxy:
+        assert proxy.wait_for_services()["refused"] == 0
+        told = [line for line in proxy.lines() if line["event"] == "host_setting_refused"]
+        assert proxy.stop() == ExitCode.OK
+    assert {line["file"] for line in told} == {str(LIMIT), str(BUCKETS)}
+    assert {line["level"] for line in told} == {"warning"}
 
 
 def test_k39_estimation_is_off_where_it_is_asked_for_and_else_as_it_was(empty_host):
