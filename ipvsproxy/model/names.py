@@ -22,6 +22,7 @@ TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"  # cluster-autoscaler/uti
 # The sets that tell what of a kernel state is ours, and what may go when; modes/ipvs/sets.py has the table of all.
 SET_CLUSTER_IP = "KUBE-CLUSTER-IP"
 SET_IPVS_IPS = "KUBE-IPVS-IPS"
+SET_LOAD_BALANCER_FW = "KUBE-LOAD-BALANCER-FW"  # closes a frontend to all but its source ranges
 SET_NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"
 SETS_NODE_PORT_TCP = ("KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP")  # of every policy, and of policy Local besides
 SETS_NODE_PORT_UDP = ("KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP")

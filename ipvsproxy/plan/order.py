@@ -27,7 +27,7 @@ from ipvsproxy.model.kernel_objects import (
     Verb,
     VirtualServerKey,
 )
-from ipvsproxy.model.names import DUMMY_DEVICE, SET_IPVS_IPS, set_name
+from ipvsproxy.model.names import DUMMY_DEVICE, SET_IPVS_IPS, SET_LOAD_BALANCER_FW, family_of_set, set_name
 
 _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SYSCTL, Verb.ADD),
@@ -115,15 +115,22 @@ def _takes_weight_away(operation: Operation) -> bool:
 
 
 def _reopened(operations: Sequence[Operation]) -> frozenset[VirtualServerKey | None]:
-    """Frontends that are accepted from now on and lose sources: those of a former Service, whose streams drained."""
+    """Frontends that are accepted from now on and lose sources: those of a former Service, whose streams drained.
+
+    Not those that are open to all from now on: what keeps others out goes first then, and its exceptions after it.
+    """
     losing = {key for operation in operations if (key := _loses_source(operation)) is not None}
     if not losing:
         return frozenset()
-    return frozenset(losing) & {
-        accepted_by(operation.key)
-        for operation in operations
-        if operation.kind is Kind.ACCEPT_ENTRY and operation.verb is Verb.ADD and isinstance(operation.key, SetEntry)
+    entries = [(each.kind, each.verb, each.key) for each in operations if isinstance(each.key, SetEntry)]
+    accepted = {accepted_by(key) for kind, verb, key in entries if (kind, verb) == (Kind.ACCEPT_ENTRY, Verb.ADD)}
+    opened = {
+        accepted_by(key)
+        for kind, verb, key in entries
+        if (kind, verb) == (Kind.GUARD_ENTRY, Verb.DELETE)
+        if key.set_name == set_name(SET_LOAD_BALANCER_FW, family_of_set(key.set_name))
     }
+    return frozenset((losing & accepted) - opened)
 
 
 def _loses_source(operation: Operation) -> VirtualServerKey | None:

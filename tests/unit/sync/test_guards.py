@@ -153,3 +153,25 @@ def test_k36_a_virtual_server_whose_guard_is_refused_is_empty_and_refuses():
     node.sync(cluster(RESTRICTED))
     assert node.fake.state[Kind.REAL_SERVER][vs_key(VIP, 80)] == b""
     assert serving(node, vs_key("10.96.0.20", 80)) == [f"{HERE}:8080"]
+
+
+AS_EXTERNAL_IP = Svc("a", external_ips=(VIP,))
+
+
+@pytest.mark.parametrize(
+    "before,after",
+    [
+        pytest.param(RESTRICTED, AS_EXTERNAL_IP, id="a load balancer's address becomes an external IP"),
+        pytest.param(AS_EXTERNAL_IP, RESTRICTED, id="an external IP becomes a load balancer's address"),
+        pytest.param(
+            RESTRICTED,
+            msgspec.structs.replace(AS_EXTERNAL_IP, external_policy="Local", endpoints=((HERE, True),), here=(HERE,)),
+            id="and the policy changes too",
+        ),
+    ],
+)
+def test_k36_ranges_that_go_with_their_guard_keep_nobody_out_who_is_let_in_before_and_after(before, after):
+    node = node_with(before)
+    witness = Witness(node.fake, (addr(NODE),))
+    node.sync(cluster(after))
+    witness.check_sources()
