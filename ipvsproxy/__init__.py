@@ -40,9 +40,9 @@ audits; a sync does not read it, but for connection tracking where it has redire
 
 Three kinds of code
 ===================
-*Pure* (model, cluster, config, plan, modes, status): data in, data out. *Edge* (kube, kernel): one outside thing each,
-behind a Protocol, with a fake that passes the same contract tests; an edge too is serve, which answers from what the
-sync thread publishes. *Shell* (sync, daemon, dry_run, cli): joins them.
+*Pure* (model, cluster, config, plan, modes, status, inspect): data in, data out. *Edge* (kube, kernel): one outside
+thing each, behind a Protocol, with a fake that passes the same contract tests; an edge too is serve, which answers from
+what the sync thread publishes. *Shell* (sync, daemon, dry_run, first_sync, cli): joins them.
 Imports point from shell to edge to pure only; import-linter holds them to it.
 """
 

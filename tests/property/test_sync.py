@@ -13,14 +13,20 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipvsproxy.cluster.events import Listed
+from ipvsproxy.cluster.tracker import Tracker
+from ipvsproxy.first_sync import rehearse
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, format_addr
-from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, Verb, VirtualServer, VirtualServerKey
+from ipvsproxy.modes.ipvs.mode import IpvsMode, IpvsOptions
+from ipvsproxy.modes.ipvs.service import ServiceOptions
 from ipvsproxy.sync.lingering import CHECK_S, GRACE_S
+from ipvsproxy.sync.outcomes import Outcome, judge
 from tests.builders import addr, blob, vs_key
-from tests.clusters import Cluster, Node, Svc, cluster
+from tests.clusters import NODE, Cluster, Node, Svc, cluster, events
 from tests.witness import Witness, admitted, closed, open_without_server
 
 IPS = ("10.96.0.20", "10.96.0.21", "fd00:10:96::20")
@@ -526,3 +532,23 @@ def connected_servers(node: Node) -> set[tuple[VirtualServerKey, bytes]]:
         for identity in map(real_servers.identity, real_servers.split(blob, len(key.address)))
         if node.fake.connections[key, identity]
     }
+
+
+@given(left_overs(), connections())
+def test_a_rehearsed_first_sync_is_the_first_sync(found, connections):
+    """What `diff` prints is what a start does, whatever it finds; and it changes nothing."""
+    fake, now = found
+    fake.connections = connections
+    untouched = copy.deepcopy(fake.state)
+    tracker = Tracker(NODE, frozenset(Family))
+    for event in (*events({}, now.cluster), *map(Listed, ("Service", "EndpointSlice", "Node"))):
+        tracker.note(event)
+    mode = IpvsMode(IpvsOptions(ServiceOptions(frozenset(Family))))
+    rehearsed = rehearse(fake.kernel, tracker, mode, now.addresses)
+    assert fake.state == untouched
+    node_in(now, fake).sync()
+    done = copy.deepcopy(fake.state)
+    fake.state = untouched
+    for operation in rehearsed.operations:
+        assert judge(operation, fake.kernel.apply([operation])[0]) is Outcome.DONE
+    assert fake.state == done
