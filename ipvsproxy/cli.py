@@ -5,6 +5,7 @@ Each command imports what it needs when it is called, so that `--version` and `s
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import NoReturn
 from ipvsproxy.config.command_line import (
     CleanUp,
     Command,
+    Diff,
     ExitCode,
     Plan,
     Prepare,
@@ -22,11 +24,13 @@ from ipvsproxy.config.command_line import (
     Write,
     parse_command_line,
 )
-from ipvsproxy.config.types import PlanOptions, ProxyConfig
+from ipvsproxy.config.types import LookOptions, PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.process import accept_signals, hold_reload, restart, take_over
 from ipvsproxy.stdout import discard_stdout, print_lines
+
+_LIKE_DIFF = frozenset({"diff"})  # commands whose exit code is an answer: trouble has a code of its own
 
 
 def _serve(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
@@ -45,11 +49,11 @@ def _write(config: ProxyConfig, path: str, text: str) -> int:
     return ExitCode.OK
 
 
-def _start_log(config: ProxyConfig) -> None:
+def _start_log(config: ProxyConfig, least: int = logging.INFO) -> None:
     """From here on what the program has to say goes into the log; first of all what there is to say of `config`."""
     from ipvsproxy import log  # noqa: PLC0415
 
-    log.configure(config.log_format, config.verbosity, sys.stderr)
+    log.configure(config.log_format, config.verbosity, sys.stderr, least=least)
     log.tell_remarks(config.remarks)
 
 
@@ -75,6 +79,13 @@ def _plan(config: ProxyConfig, options: PlanOptions) -> int:
     return ExitCode.OK if is_complete else ExitCode.INCOMPLETE
 
 
+def _diff(config: ProxyConfig, options: LookOptions) -> int:
+    from ipvsproxy import diff_command  # noqa: PLC0415
+
+    _start_log(config, logging.WARNING)
+    return diff_command.run(config, options)
+
+
 def _status(arguments: Sequence[str]) -> int:
     from ipvsproxy import status_command  # noqa: PLC0415
 
@@ -91,6 +102,7 @@ class Programs:
     clean_up: Callable[[ProxyConfig], int] = _clean_up
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
     status: Callable[[Sequence[str]], int] = _status
+    diff: Callable[[ProxyConfig, LookOptions], int] = _diff
 
 
 def main() -> NoReturn:
@@ -105,7 +117,7 @@ def run(argv: Sequence[str], programs: Programs) -> int:
         return _call(parse_command_line(argv, FirstHandedOver(take_over()).read), programs)
     except IpvsproxyError as error:
         _complain(error)
-        return exit_code_of(error)
+        return ExitCode.TROUBLE if argv[:1] and argv[0] in _LIKE_DIFF else exit_code_of(error)
     except BrokenPipeError:
         discard_stdout()
         return ExitCode.BROKEN_PIPE
@@ -128,6 +140,8 @@ def _call(command: Command, programs: Programs) -> int:
             code = programs.clean_up(config)
         case Plan(config, options):
             code = programs.plan(config, options)
+        case Diff(config, options):
+            code = programs.diff(config, options)
         case Status(arguments):
             code = programs.status(arguments)
         case Show(text):

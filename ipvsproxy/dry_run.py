@@ -11,9 +11,10 @@ import msgspec
 from ipvsproxy.cluster.claims import Claims
 from ipvsproxy.cluster.events import ClusterEvent
 from ipvsproxy.cluster.tracker import Tracker
-from ipvsproxy.config.types import DetectLocalMode, PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.config.types import DetectLocalMode, LookOptions, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.kube.snapshot import read_cluster, read_other_nodes
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import State
 from ipvsproxy.model.notes import Note, gather
 from ipvsproxy.modes.ipvs.mode import IpvsMode, ipvs_options
@@ -39,15 +40,7 @@ def plan(config: ProxyConfig, options: PlanOptions) -> tuple[State, tuple[Note, 
 
     Its interfaces are taken to have the addresses of --node-addresses or, where those are not given, all of its Node's.
     """
-    claims = Claims(config.cluster_cidrs, waits_for_nodes=options.from_cluster)
-    tracker = Tracker(
-        node_name(config),
-        options.families,
-        options.node_addresses,
-        external_ips=config.allows_external_ips,
-        claims=claims,
-    )
-    _read(config, options, tracker)
+    tracker = read_tracker(config, options, options.node_addresses)
     mode = IpvsMode(ipvs_options(config, options.families))
     desired = Desired()
     host = mode.host_view(frozenset(tracker.node.addresses), tracker.node)
@@ -87,7 +80,25 @@ def _missing(tracker: Tracker, config: ProxyConfig) -> tuple[Note, ...]:
     return gather(f"Node {node.name}", faults, _NODE_HINT)
 
 
-def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:
+def read_tracker(
+    config: ProxyConfig,
+    options: LookOptions,
+    node_addresses: tuple[PackedAddr, ...] = (),
+    node_ip: PackedAddr | None = None,
+) -> Tracker:
+    """What the folder or the API server tells now, in full. Raises IpvsproxyError.
+
+    `node_addresses` hold against the Node's own, `node_ip` against that of its family.
+    """
+    tracker = Tracker(
+        node_name(config),
+        options.families,
+        node_addresses,
+        external_ips=config.allows_external_ips,
+        node_ip=node_ip,
+        claims=Claims(config.cluster_cidrs, waits_for_nodes=options.from_cluster),
+    )
+
     def deliver(events: Iterable[ClusterEvent]) -> None:
         for event in events:
             tracker.note(event)
@@ -101,6 +112,7 @@ def _read(config: ProxyConfig, options: PlanOptions, tracker: Tracker) -> None:
             read_other_nodes(server, node_name(config), deliver)
     else:
         deliver(ManifestFolder(Path(config.manifests)).load())
+    return tracker
 
 
 def _lines(state: State, notes: tuple[Note, ...], plan_format: PlanFormat) -> Iterator[str]:

@@ -30,13 +30,15 @@ _FIRST_KEYS = ("timestamp", "level", "event")
 _GAP = " … "
 
 
-def configure(log_format: LogFormat, verbosity: int, stream: TextIO | None, *, cache: bool = True) -> None:
+def configure(
+    log_format: LogFormat, verbosity: int, stream: TextIO | None, *, cache: bool = True, least: int = logging.INFO
+) -> None:
     """Write log lines to `stream`, if there is one; text where it is a terminal and no format is asked for.
 
-    Verbosity 0 and 1 log info and above, 2 and more debug too. Without `cache` a later call changes loggers in use.
+    Verbosity 0 and 1 log `least` and above, 2 and more debug too. Without `cache` a later call changes loggers in use.
     """
     stream = stream or io.StringIO()  # the program was started with its standard error closed
-    level = logging.DEBUG if verbosity >= _DEBUG_VERBOSITY else logging.INFO
+    level = logging.DEBUG if verbosity >= _DEBUG_VERBOSITY else least
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -39,7 +39,7 @@ from ipvsproxy.config.flags import (
     spell_plainly,
 )
 from ipvsproxy.config.read import Given, ReadFile, no_files, read_config
-from ipvsproxy.config.types import KubeProxyConfiguration, PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.config.types import KubeProxyConfiguration, LookOptions, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.enums import Family
 
@@ -57,8 +57,10 @@ _USAGE = {
 ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy --cleanup [flags]        remove everything of ours from the kernel
        ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
+       ipvsproxy diff [flags]             print what a start would change; touches nothing
        ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
+    Commands.DIFF: "ipvsproxy diff [--manifests DIR] [flags]",
 }
 
 
@@ -67,7 +69,9 @@ class ExitCode(IntEnum):
 
     OK = 0
     ERROR = 1
+    DIFFERENT = 1
     INCOMPLETE = 2
+    TROUBLE = 2  # of the commands that answer as diff(1) does
     UNSUPPORTED = 3
     ALREADY_RUNNING = 4
     INTERRUPTED = 130
@@ -76,8 +80,8 @@ class ExitCode(IntEnum):
 
 EXIT_CODE_MEANINGS = {
     ExitCode.OK: "success",
-    ExitCode.ERROR: "a configuration that cannot be used, or another error",
-    ExitCode.INCOMPLETE: "plan: printed, but some objects were left out; status: the kernel has no IPVS for us",
+    ExitCode.ERROR: "a configuration that cannot be used, or another error; diff: something would change",
+    ExitCode.INCOMPLETE: "plan: some objects were left out; status: no IPVS for us; diff: trouble of any kind",
     ExitCode.UNSUPPORTED: "the kernel lacks something that is needed, or a permission is missing",
     ExitCode.ALREADY_RUNNING: "another ipvsproxy works in this network namespace",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
@@ -125,6 +129,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Diff:
+    """Print what a start would change in the kernel."""
+
+    config: ProxyConfig
+    options: LookOptions
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """List what the kernel has; the arguments are ipvsadm's."""
 
@@ -138,7 +150,7 @@ class Show:
     text: str
 
 
-Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Status | Show
+Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Status | Show
 
 
 def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> Command:
@@ -148,6 +160,8 @@ def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> C
             return Status(tuple(words))
         case ["plan", *words]:
             return _parse_plan(words, read_file)
+        case ["diff", *words]:
+            return _parse_diff(words, read_file)
         case words:
             return _parse_proxy(words, read_file)
 
@@ -204,6 +218,20 @@ def _parse_plan(words: list[str], read_file: ReadFile) -> Command:
         families=frozenset(given.get(IP_FAMILIES.name, Family)),
     )
     return Plan(config, options)
+
+
+def _parse_diff(words: list[str], read_file: ReadFile) -> Command:
+    given = _parse(words, Commands.DIFF)
+    if HELP.name in given:
+        return Show(help_text(Commands.DIFF))
+    config = _config(given, read_file)
+    return Diff(config, _look_options(config, given))
+
+
+def _look_options(config: ProxyConfig, given: Given) -> LookOptions:
+    """The folder where one is named, else the API server: as the proxy itself takes them. Raises ConfigError."""
+    _refuse_two_sources(config)
+    return LookOptions(from_cluster=not config.manifests, families=frozenset(given.get(IP_FAMILIES.name, Family)))
 
 
 def _refuse_two_sources(config: ProxyConfig) -> None:

@@ -59,7 +59,10 @@ class Commands(IntFlag):
 
     PROXY = 1
     PLAN = 2
-    BOTH = 3
+    DIFF = 4
+    EXPLAIN = 8
+    LOOKS = PLAN | DIFF | EXPLAIN
+    EVERY = PROXY | LOOKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Flag:
     metavar: str
     help: str
     short: str = ""
-    commands: Commands = Commands.BOTH
+    commands: Commands = Commands.EVERY
 
     @property
     def is_switch(self) -> bool:
@@ -250,7 +253,7 @@ NODE_ADDRESSES = Flag(
 )  # fmt: skip
 IP_FAMILIES = Flag(
     "--ip-families", parse_families, "", Group.OWN, "FAMILY,…",
-    "Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.", commands=Commands.PLAN,
+    "Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.", commands=Commands.LOOKS,
 )  # fmt: skip
 
 FLAGS: tuple[Flag, ...] = (
@@ -408,7 +411,7 @@ def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
 
 def _refuse_arguments(words: Iterable[str]) -> None:
     for word in words:
-        hint = "A command (plan, status) comes first, all else is flags; a switch takes its value as --flag=false"
+        hint = "A command (plan, diff, status) comes first, all else is flags; a switch takes its value as --flag=false"
         raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
 
 

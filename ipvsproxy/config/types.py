@@ -316,10 +316,16 @@ class PlanFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
+class LookOptions:
+    """Where a command that looks once finds the cluster, and which families count."""
+
+    from_cluster: bool
+    families: frozenset[Family]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions(LookOptions):
     """What only a dry run asks. Without node addresses those of the Node object count."""
 
     format: PlanFormat
-    from_cluster: bool
     node_addresses: tuple[PackedAddr, ...]
-    families: frozenset[Family]

@@ -8,7 +8,8 @@ programs in our place. Nothing here brings a table into being by looking for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ipvsproxy.kernel.api import Rules
 from ipvsproxy.kernel.iptables import LegacyRules
 from ipvsproxy.kernel.iptables_nft import NftRules
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Kind, Operation, RuleLayer, RuleTable, Verb
+from ipvsproxy.model.kernel_objects import Kind, Operation, RuleLayer, RuleTable, State, Verb
 
 log = structlog.get_logger()
 
@@ -76,6 +77,28 @@ def decide(setting: IptablesBackend, hint: Hint) -> tuple[IptablesBackend, str]:
     what, hint_text = "cannot use iptables", "install the iptables package"
     number = problems[IptablesBackend.NFT].number
     raise Unsupported(what, number, hint_text, why="; ".join(_told(problems)))
+
+
+def rules_as_they_are(setting: IptablesBackend, own_chains: OwnChains) -> Rules:
+    """An edge for reading: the same flavour, and of the legacy tables only those that exist. Raises Unsupported."""
+    backend, _ = decide(setting, _kubelet_hint)
+    return _existing(backend, own_chains) or _NoTables()
+
+
+class _NoTables:
+    """The legacy flavour where none of its tables has been made yet."""
+
+    kinds = frozenset({Kind.RULES})
+    families: frozenset[Family] = frozenset()
+
+    def read(self) -> State:
+        return {Kind.RULES: {}}
+
+    def fingerprint(self) -> bytes:
+        return b""
+
+    def apply(self, operations: Sequence[Operation]) -> list[int]:
+        return [errno.ENOENT] * len(operations)
 
 
 def report_leftovers(used: IptablesBackend, own_chains: OwnChains) -> list[RuleTable]:

@@ -36,6 +36,7 @@ MANUAL = "ipvsproxy.8"
 
 _COMMANDS = {
     "plan": "print what would be programmed; touches nothing",
+    "diff": "print what a start would change; touches nothing",
     "status": "list what the kernel has, as ipvsadm does",
 }
 _CHOICES: dict[str, type[StrEnum]] = {
@@ -52,6 +53,7 @@ _SYNOPSIS = (
     ("ipvsproxy --init-only", "[flags]"),
     ("ipvsproxy --cleanup", "[flags]"),
     ("ipvsproxy plan", "-o FORMAT (--manifests DIR | --from-cluster) [flags]"),
+    ("ipvsproxy diff", "[--manifests DIR] [flags]"),
     ("ipvsproxy status", "[-L -n | -S -n]"),
 )
 
@@ -60,7 +62,8 @@ def completion_parser() -> argparse.ArgumentParser:
     """All commands in one parser; a switch takes no word, which the program's own parser is told beforehand."""
     parser = make_parser(Commands.PROXY)
     commands = parser.add_subparsers(title="commands")
-    commands.add_parser("plan", parents=[make_parser(Commands.PLAN)], add_help=False, help=_COMMANDS["plan"])
+    for name, command in (("plan", Commands.PLAN), ("diff", Commands.DIFF)):
+        commands.add_parser(name, parents=[make_parser(command)], add_help=False, help=_COMMANDS[name])
     commands.add_parser("status", add_help=False, help=_COMMANDS["status"])
     for each in (parser, *commands.choices.values()):
         for action in each._actions:

@@ -1,0 +1,45 @@
+"""`ipvsproxy diff`: what a start of the daemon would change in this kernel now, as operations; nothing is changed.
+
+It answers as diff(1) does: 0 where there is nothing to change, 1 where there is; trouble, 2, is the caller's to tell.
+What drains by right is no difference. Beside a daemon that is at work a difference may be one that it is about to
+carry out: one that stays is one that it does not see or cannot put right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from ipvsproxy.config.command_line import ExitCode
+from ipvsproxy.config.types import LookOptions, ProxyConfig
+from ipvsproxy.first_sync import FirstSync
+from ipvsproxy.inspect.operations import operation_lines
+from ipvsproxy.stdout import print_lines
+from ipvsproxy.this_node import Surroundings, look, real_surroundings
+
+
+def run(
+    config: ProxyConfig,
+    options: LookOptions,
+    find_surroundings: Callable[[ProxyConfig], Surroundings] = real_surroundings,
+) -> int:
+    """Print the operations on stdout, what is left alone on stderr; the exit code. Raises IpvsproxyError."""
+    first_sync = look(config, options, find_surroundings(config)).first_sync
+    print_lines(difference_lines(first_sync))
+    for line in _left_alone(first_sync):
+        sys.stderr.write(f"{line}\n")
+    return ExitCode.DIFFERENT if first_sync.is_needed else ExitCode.OK
+
+
+def difference_lines(first_sync: FirstSync) -> Iterator[str]:
+    """Each change as a line; rules with those of them that go and come."""
+    yield from operation_lines(first_sync.operations, first_sync.observed, first_sync.desired.holders)
+    for flow in first_sync.flows:
+        yield f"delete UDP flow {flow}"
+
+
+def _left_alone(first_sync: FirstSync) -> Iterator[str]:
+    if first_sync.draining:
+        yield f"Left alone: {first_sync.draining} virtual server(s) with connections that drain"
+    if first_sync.foreign:
+        yield f"Left alone: {first_sync.foreign} virtual server(s) that are not ours"

@@ -1,0 +1,154 @@
+"""`ipvsproxy diff`: what it prints and answers."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from ipvsproxy import cli, diff_command
+from ipvsproxy.config.command_line import Diff, ExitCode, Show, help_text, parse_command_line
+from ipvsproxy.config.flags import Commands
+from ipvsproxy.errors import ConfigError, KernelError
+from ipvsproxy.kernel.fake import FakeKernel
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.kernel_objects import Kind, VirtualServer
+from ipvsproxy.this_node import Surroundings, look
+from tests.builders import addr, blob, flow, vs_key
+
+OBJECTS = """\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.20
+  ports: [{name: http, port: 80, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.1.5], nodeName: n1}]
+ports: [{name: http, port: 8080, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]
+"""
+KEY = vs_key("10.96.0.20", 80)
+
+
+@pytest.fixture(autouse=True)
+def warnings():
+    """The log, which stands between nothing that is printed."""
+    structlog.reset_defaults()
+    with capture_logs() as found:
+        yield found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "objects.yaml").write_text(OBJECTS)
+    return tmp_path
+
+
+def parsed(folder, *flags):
+    command = parse_command_line(["diff", "--manifests", str(folder), "--hostname-override=n1", *flags])
+    assert isinstance(command, Diff)
+    return command
+
+
+def here(fake: FakeKernel) -> Surroundings:
+    return Surroundings(fake.kernel, frozenset({addr("192.0.2.11")}))
+
+
+def diff(fake: FakeKernel, folder, *flags) -> int:
+    command = parsed(folder, *flags)
+    return diff_command.run(command.config, command.options, lambda _: here(fake))
+
+
+def brought_about(folder, *flags) -> FakeKernel:
+    """A kernel to which everything was done that diff prints for an empty one."""
+    fake, command = FakeKernel(), parsed(folder, *flags)
+    for operation in look(command.config, command.options, here(fake)).first_sync.operations:
+        assert fake.kernel.apply([operation]) == [0]
+    return fake
+
+
+def test_a_kernel_that_is_as_planned_prints_nothing_and_answers_0(folder, capsys):
+    assert diff(brought_about(folder), folder) == ExitCode.OK
+    assert capsys.readouterr() == ("", "")
+
+
+def test_each_difference_is_a_line_and_the_answer_is_1(folder, capsys):
+    fake = brought_about(folder)
+    fake.state[Kind.REAL_SERVER][KEY] = blob(("10.244.9.9", 8080))
+    fake.flows.append(flow("10.244.1.9:4000", "10.96.0.20:53", "10.244.7.7:53"))
+    assert diff(fake, folder) == ExitCode.DIFFERENT
+    assert capsys.readouterr().out.splitlines() == [
+        "add real server 10.244.1.5:8080 of 10.96.0.20:80/TCP: weight 1  # default/web",
+        "edit real server 10.244.9.9:8080 of 10.96.0.20:80/TCP: weight 1 → weight 0  # default/web",
+        "delete real server 10.244.9.9:8080 of 10.96.0.20:80/TCP  # default/web",
+        "delete UDP flow 10.244.1.9:4000 → 10.96.0.20:53 (10.244.7.7:53)",
+    ]
+
+
+def test_a_flow_alone_is_a_difference(folder):
+    fake = brought_about(folder)
+    fake.flows.append(flow("10.244.1.9:4000", "10.96.0.20:53", "10.244.7.7:53"))
+    assert diff(fake, folder) == ExitCode.DIFFERENT
+
+
+def test_what_drains_and_what_is_not_ours_is_told_beside_the_answer_0(folder, capsys):
+    fake = brought_about(folder)
+    fake.state[Kind.REAL_SERVER][KEY] = blob(("10.244.1.5", 8080), ("10.244.1.6", 8080, 0))
+    fake.connections[KEY, blob(("10.244.1.6", 8080))[:-3]] = 2
+    fake.state[Kind.VIRTUAL_SERVER][vs_key("192.0.2.99", 80)] = VirtualServer("wlc")
+    assert diff(fake, folder) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == (
+        "",
+        [
+            "Left alone: 1 virtual server(s) with connections that drain",
+            "Left alone: 1 virtual server(s) that are not ours",
+        ],
+    )
+
+
+def test_the_configuration_is_the_proxys(folder, capsys):
+    fake = brought_about(folder)
+    assert diff(fake, folder, "--ipvs-scheduler=lc") == ExitCode.DIFFERENT
+    assert "edit virtual server 10.96.0.20:80/TCP: rr → lc  # default/web" in capsys.readouterr().out.splitlines()
+
+
+def test_only_families_that_this_node_has_and_that_are_asked_for_are_compared(folder):
+    command, fake = parsed(folder, "--ip-families=IPv4"), FakeKernel()
+    first_sync = look(command.config, command.options, here(fake)).first_sync
+    tables = {key.family for key in (op.key for op in first_sync.operations if op.kind is Kind.RULES)}
+    assert tables == {Family.IPV4}
+
+
+def test_without_a_folder_the_api_server_is_asked():
+    command = parse_command_line(["diff", "--kubeconfig=admin.conf"])
+    assert isinstance(command, Diff)
+    assert command.options.from_cluster
+
+
+def test_two_sources_are_refused():
+    with pytest.raises(ConfigError, match="only one of them"):
+        parse_command_line(["diff", "--manifests=objects", "--kubeconfig=admin.conf"])
+
+
+def test_it_has_a_help_of_its_own():
+    assert parse_command_line(["diff", "--help"]) == Show(help_text(Commands.DIFF))
+
+
+@pytest.mark.parametrize(
+    "words,error",
+    [
+        pytest.param(["diff", "--nonsense"], None, id="a flag that there is not"),
+        pytest.param(["diff", "--manifests=/nowhere"], KernelError("cannot read", 1), id="a kernel that refuses"),
+    ],
+)
+def test_trouble_answers_2_and_never_1_which_is_an_answer(words, error, capsys):
+    def fail(*_):
+        raise error
+
+    assert cli.run(words, cli.Programs(diff=fail)) == ExitCode.TROUBLE
+    assert capsys.readouterr().err.startswith("Error: ")
