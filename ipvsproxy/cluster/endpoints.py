@@ -3,12 +3,16 @@
 Two lists come out of one walk: those that any client may be sent to, narrowed by topology hints, and those on this
 node. In each, endpoints that stop but still serve stand in where none is ready, so that a rolling update does not leave
 a gap (KEP-1669).
+
+What is decided for all endpoints together is a few flags that one must have to be used; so the reason why one is not is
+the flag that it lacks, and to tell it takes no second opinion (`explain`).
 Source: kubernetes v1.37.2 pkg/proxy/{endpointslicecache,topology}.go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import TypeAlias
 
 from ipvsproxy.cluster.services import ServicePort
@@ -21,11 +25,32 @@ Targets: TypeAlias = tuple[Target, ...]
 
 # Plain integers: an IntFlag's `&` costs ten times an int's.
 _READY, _LOCAL = int(EndpointFlags.READY), int(EndpointFlags.LOCAL)
-_STANDS_IN = int(EndpointFlags.SERVING | EndpointFlags.TERMINATING)
+_SERVING, _TERMINATING = int(EndpointFlags.SERVING), int(EndpointFlags.TERMINATING)
+_FOR_OUR_NODE, _FOR_OUR_ZONE = int(EndpointFlags.FOR_OUR_NODE), int(EndpointFlags.FOR_OUR_ZONE)
+_STANDS_IN = _SERVING | _TERMINATING
+_READY_HERE = _READY | _LOCAL
 _HINTS = (  # what all ready endpoints must have for a level to hold, and what an endpoint is used by; nearest first
-    (int(EndpointFlags.HINTS_NODE), int(EndpointFlags.FOR_OUR_NODE)),
-    (int(EndpointFlags.HINTS_ZONE), int(EndpointFlags.FOR_OUR_ZONE)),
+    (int(EndpointFlags.HINTS_NODE), _FOR_OUR_NODE),
+    (int(EndpointFlags.HINTS_ZONE), _FOR_OUR_ZONE),
 )
+
+
+class Verdict(StrEnum):
+    """Why an endpoint is used, or is not."""
+
+    USED = "used"
+    STANDS_IN = "used: terminating, but none is ready"
+    NOT_READY = "not ready"
+    TERMINATING = "terminating"
+    STOPPED = "terminating, serves no more"
+    OTHER_NODE = "on another node, policy Local"
+    HINTED_NODE = "hinted to other nodes"
+    HINTED_ZONE = "hinted to other zones"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether clients are sent there."""
+        return self in {Verdict.USED, Verdict.STANDS_IN}
 
 
 def port_endpoints(
@@ -47,29 +72,56 @@ def port_endpoints(
     return found
 
 
-def usable(found: Mapping[Target, int]) -> Targets:
-    """Those that any client may be sent to: the ready ones that hints leave, or those that stop but still serve."""
-    ready = [(target, flags) for target, flags in found.items() if flags & _READY]
+def needed(found: Mapping[Target, int]) -> int:
+    """The EndpointFlags that an endpoint must all have for any client to be sent to it.
+
+    Ready ones, those that hints leave; where none is ready, those that stop but still serve.
+    """
+    shared, some = ~0, 0  # what all ready endpoints have, and what some of them have
+    for flags in found.values():
+        if flags & _READY:
+            shared &= flags
+            some |= flags
+    if not some:
+        return _STANDS_IN
     for hinted, ours in _HINTS:
-        if all(flags & hinted for _, flags in ready) and any(flags & ours for _, flags in ready):
-            return tuple(target for target, flags in ready if flags & ours)
-    return tuple(target for target, _ in ready) or _standing_in(found)
+        if shared & hinted and some & ours:
+            return _READY | ours
+    return _READY
 
 
-def usable_here(found: Mapping[Target, int]) -> Targets:
-    """Those on this node that may be used; hints never narrow them."""
-    local = {target: flags for target, flags in found.items() if flags & _LOCAL}
-    return tuple(target for target, flags in local.items() if flags & _READY) or _standing_in(local)
+def needed_here(found: Mapping[Target, int]) -> int:
+    """The same for clients that must stay on this node; hints never narrow them."""
+    is_ready = any(flags & _READY_HERE == _READY_HERE for flags in found.values())
+    return _READY_HERE if is_ready else _STANDS_IN | _LOCAL
+
+
+def having(found: Mapping[Target, int], needed_flags: int) -> Targets:
+    """Those that have all of these flags."""
+    return tuple(target for target, flags in found.items() if flags & needed_flags == needed_flags)
+
+
+def verdict(flags: int, needed_flags: int) -> Verdict:
+    """Why an endpoint with these flags is used, or is not, where those are needed: by the first flag that it lacks."""
+    lacks = needed_flags & ~flags
+    if not lacks:
+        return Verdict.STANDS_IN if needed_flags & _TERMINATING else Verdict.USED
+    if lacks & _LOCAL:
+        return Verdict.OTHER_NODE
+    if lacks & (_READY | _STANDS_IN):
+        return _not_ready(flags)
+    return Verdict.HINTED_NODE if lacks & _FOR_OUR_NODE else Verdict.HINTED_ZONE
+
+
+def _not_ready(flags: int) -> Verdict:
+    if not flags & _TERMINATING:
+        return Verdict.NOT_READY
+    return Verdict.TERMINATING if flags & _SERVING else Verdict.STOPPED
 
 
 def here(found: Mapping[Target, int]) -> Targets:
     """Those on this node, in whatever state."""
     return tuple(target for target, flags in found.items() if flags & _LOCAL)
-
-
-def _standing_in(found: Mapping[Target, int]) -> Targets:
-    """Those that stop and still serve; what neither is ready nor stops is never used."""
-    return tuple(target for target, flags in found.items() if flags & _STANDS_IN == _STANDS_IN)
 
 
 def _numbers(piece: CompactSlice, name: str, protocol: Protocol) -> Iterator[int]:

@@ -16,6 +16,7 @@ outside clients never get an answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,7 @@ from ipvsproxy.cluster import endpoints
 from ipvsproxy.cluster.health_check import read_health_check
 from ipvsproxy.cluster.node import HostView
 from ipvsproxy.cluster.services import ServicePort, ServiceView
-from ipvsproxy.cluster.slices import CompactSlice
+from ipvsproxy.cluster.slices import CompactSlice, EndpointFlags
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
@@ -45,6 +46,7 @@ from ipvsproxy.plan.desired import OwnerPlan
 from ipvsproxy.plan.ownership import is_excluded
 
 _TAKEN = "FrontendTaken"
+_LOCAL = int(EndpointFlags.LOCAL)
 _NODE_PORT_SETS = {  # of every policy, and of policy Local besides
     Protocol.TCP: (sets.NODE_PORT_TCP, sets.NODE_PORT_LOCAL_TCP),
     Protocol.UDP: (sets.NODE_PORT_UDP, sets.NODE_PORT_LOCAL_UDP),
@@ -82,6 +84,13 @@ class Backends(msgspec.Struct, frozen=True):
     external: bytes
     lacks_local: bool
     lacks_internal: bool = False
+
+
+class Needs(NamedTuple):
+    """The EndpointFlags, as numbers, that an endpoint must all have: behind cluster IPs, behind all other addresses."""
+
+    internal: int
+    external: int
 
 
 def depends_on_host(service: ServiceView, slices: Sequence[CompactSlice]) -> bool:
@@ -169,16 +178,26 @@ def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Ba
 
     Source: kubernetes v1.37.2 pkg/proxy/topology.go CategorizeEndpoints.
     """
-    everywhere = _records(endpoints.usable(found))
-    if not service.internal_policy_local and not service.external_policy_local:
-        return Backends(everywhere, everywhere, lacks_local=False)
-    local = _records(endpoints.usable_here(found))
+    needs = needed_flags(service, found)
+    internal = _records(endpoints.having(found, needs.internal))
+    external = internal if needs.external == needs.internal else _records(endpoints.having(found, needs.external))
+    falls_back = service.external_policy_local and not needs.external & _LOCAL
     return Backends(
-        internal=local if service.internal_policy_local else everywhere,
-        external=(local or everywhere) if service.external_policy_local else everywhere,
-        lacks_local=service.external_policy_local and not local and bool(everywhere),
-        lacks_internal=service.internal_policy_local and not local and bool(everywhere),
+        internal,
+        external,
+        lacks_local=falls_back and bool(external),
+        lacks_internal=service.internal_policy_local and not internal and bool(external),
     )
+
+
+def needed_flags(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Needs:
+    """What an endpoint must have to be used, by the Service's traffic policies."""
+    anywhere = endpoints.needed(found)
+    if not service.internal_policy_local and not service.external_policy_local:
+        return Needs(anywhere, anywhere)
+    here = endpoints.needed_here(found)
+    stays = service.external_policy_local and bool(endpoints.having(found, here))
+    return Needs(here if service.internal_policy_local else anywhere, here if stays else anywhere)
 
 
 def _lacking(backends: Backends, family: Family) -> Iterator[Lacking]:

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from ipvsproxy.cluster import endpoints
+from ipvsproxy.cluster.endpoints import Verdict
 from ipvsproxy.cluster.services import ServicePort
 from ipvsproxy.cluster.slices import CompactSlice, compact_slice
 from ipvsproxy.model import api_objects as api
@@ -41,11 +42,13 @@ def piece(*members, ports=(("http", "TCP", 8080),), family="IPv4", name="web-1")
 
 
 def usable(*pieces: CompactSlice, port=HTTP, family=Family.IPV4, zone=""):
-    return sorted(endpoints.usable(endpoints.port_endpoints(port, pieces, family, zone)))
+    found = endpoints.port_endpoints(port, pieces, family, zone)
+    return sorted(endpoints.having(found, endpoints.needed(found)))
 
 
 def usable_here(*pieces: CompactSlice, zone=""):
-    return sorted(endpoints.usable_here(endpoints.port_endpoints(HTTP, pieces, Family.IPV4, zone)))
+    found = endpoints.port_endpoints(HTTP, pieces, Family.IPV4, zone)
+    return sorted(endpoints.having(found, endpoints.needed_here(found)))
 
 
 def local(*pieces: CompactSlice):
@@ -218,3 +221,49 @@ def test_hints_stay_with_their_endpoint_whatever_the_order_in_the_slice():
     members = [("10.244.1.6", READY, None, B), ("10.244.1.5", READY, None, A), ("10.244.1.7", READY, None, B)]
     for order in itertools.permutations(members):
         assert usable(piece(*order), zone="a") == [FIVE]
+
+
+# The reason is the flag that an endpoint lacks
+
+
+def verdicts(*pieces: CompactSlice, zone="", here=False):
+    found = endpoints.port_endpoints(HTTP, pieces, Family.IPV4, zone)
+    needed = endpoints.needed_here(found) if here else endpoints.needed(found)
+    reasons = {address: endpoints.verdict(flags, needed) for (address, _), flags in found.items()}
+    assert {address for address, reason in reasons.items() if reason.is_used} == {
+        address for address, _ in endpoints.having(found, needed)
+    }
+    return reasons[FIVE[0]]
+
+
+@pytest.mark.parametrize(
+    "five,beside,where,reason",
+    [
+        pytest.param((READY,), (NOT_READY,), {}, Verdict.USED, id="ready"),
+        pytest.param((NOT_READY,), (READY,), {}, Verdict.NOT_READY, id="not ready beside a ready one"),
+        pytest.param((NOT_READY,), (NOT_READY,), {}, Verdict.NOT_READY, id="not ready, as all"),
+        pytest.param((NOT_READY,), (STOPPING,), {}, Verdict.NOT_READY, id="not ready beside one that stands in"),
+        pytest.param((STOPPING,), (READY,), {}, Verdict.TERMINATING, id="terminating beside a ready one"),
+        pytest.param((STOPPING,), (NOT_READY,), {}, Verdict.STANDS_IN, id="terminating where none is ready"),
+        pytest.param((STOPPED,), (READY,), {}, Verdict.STOPPED, id="stopped beside a ready one"),
+        pytest.param((STOPPED,), (STOPPING,), {}, Verdict.STOPPED, id="stopped beside one that stands in"),
+        pytest.param((READY, "n2"), (READY, NODE), {"here": True}, Verdict.OTHER_NODE, id="on another node"),
+        pytest.param((READY, "n2"), (READY, "n3"), {"here": True}, Verdict.OTHER_NODE, id="none is here"),
+        pytest.param((NOT_READY, NODE), (READY, NODE), {"here": True}, Verdict.NOT_READY, id="here, not ready"),
+        pytest.param((STOPPING, NODE), (READY, "n2"), {"here": True}, Verdict.STANDS_IN, id="here, stands in"),
+        pytest.param(
+            (READY, None, ("b",)), (READY, None, ("a",)), {"zone": "a"}, Verdict.HINTED_ZONE, id="another zone's"
+        ),
+        pytest.param((READY, None, ("a",)), (READY, None, ("b",)), {"zone": "a"}, Verdict.USED, id="our zone's"),
+        pytest.param((READY, None, ("b",)), (READY, None, ("c",)), {"zone": "a"}, Verdict.USED, id="no zone is ours"),
+        pytest.param(
+            (READY, None, None, ("n2",)), (READY, None, None, (NODE,)), {}, Verdict.HINTED_NODE, id="another node's"
+        ),
+        pytest.param(
+            (NOT_READY, None, ("b",)), (READY, None, ("a",)), {"zone": "a"}, Verdict.NOT_READY,
+            id="not ready and another zone's",
+        ),
+    ],
+)  # fmt: skip
+def test_an_endpoint_is_used_or_not_because(five, beside, where, reason):
+    assert verdicts(piece(("10.244.1.5", *five), ("10.244.1.6", *beside)), **where) is reason
