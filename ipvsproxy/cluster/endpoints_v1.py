@@ -48,7 +48,7 @@ def _members(subset: EndpointSubset, family: Family) -> Iterator[Endpoint]:
     for addresses, conditions in ((subset.addresses, None), (subset.not_ready_addresses, _NOT_READY)):
         for address in addresses or ():
             if _family(address.ip) is family:
-                yield Endpoint(addresses=(address.ip,), conditions=conditions, node_name=address.node_name)
+                yield Endpoint((address.ip,), conditions, address.target_ref, address.node_name)
 
 
 def _family(text: str) -> Family:

@@ -3,7 +3,8 @@
 A record is the address (4 or 16 bytes, network order) and one byte of flags: 5 or 17 bytes an endpoint, against about
 890 as decoded objects. All ports of a slice share its endpoints, so the blob is held once. Equal blobs mean equal
 endpoints: an event that changes nothing we read costs one comparison. Hints for nodes shrink to two flags, for our
-node's name is known when the slice arrives; its zone may change later, so hints for zones stay names.
+node's name is known when the slice arrives; its zone may change later, so hints for zones stay names. What people call
+an endpoint, which only `status --names` reads, is a line of text.
 Source: kubernetes v1.37.2 pkg/proxy/endpointslicecache.go.
 """
 
@@ -54,6 +55,32 @@ class SlicePort(NamedTuple):
     port: int
 
 
+class Whereabouts(NamedTuple):
+    """What people call an endpoint, empty where the cluster does not say: its pod, its node and that one's zone."""
+
+    pod: str
+    node: str
+    zone: str
+
+
+class EndpointNames(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The whereabouts of a slice's endpoints as one text, a line each in the order of the records.
+
+    No plan depends on them. So any two are equal: an event that brings nothing but another name is no change.
+    """
+
+    text: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EndpointNames)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Whereabouts]:
+        return (Whereabouts(*line.split("\t")) for line in self.text.split("\n")) if self.text else iter(())
+
+
 class CompactSlice(msgspec.Struct, frozen=True, gc=False):
     """What we keep of one slice. `endpoints` holds each address once, sorted; see the module's first lines.
 
@@ -65,6 +92,7 @@ class CompactSlice(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[SlicePort, ...]
     endpoints: bytes
     zones: tuple[tuple[str, ...], ...] = ()
+    names: EndpointNames = EndpointNames()
 
     def records(self, zone: str = "") -> Iterator[tuple[PackedAddr, int]]:
         """(address, EndpointFlags as a number) of each endpoint, sorted by address; `zone` is our node's."""
@@ -120,21 +148,29 @@ def _ports(endpoint_slice: EndpointSlice, faults: list[str]) -> Iterator[SlicePo
 
 def _records(
     endpoints: tuple[Endpoint, ...], family: Family, node_name: str, faults: list[str]
-) -> tuple[bytes, tuple[tuple[str, ...], ...]]:
-    """The records, sorted, and the zones that their endpoints are meant for."""
-    found: dict[PackedAddr, int] = {}
-    zones: dict[PackedAddr, tuple[str, ...]] = {}
+) -> tuple[bytes, tuple[tuple[str, ...], ...], EndpointNames]:
+    """The records, sorted; the zones that their endpoints are meant for; and what people call them."""
+    found: dict[PackedAddr, tuple[int, tuple[str, ...]]] = {}
+    chosen: dict[PackedAddr, Endpoint] = {}
     for index, endpoint in enumerate(endpoints):
         addr = _address(endpoint, family, index, faults)
         if addr is None:
             continue
-        flags = _flags(endpoint, node_name)
         hinted = tuple(sorted(hint.name for hint in endpoint.hints.for_zones or ())) if endpoint.hints else ()
-        if addr in found:
-            flags, hinted = max((found[addr], zones[addr]), (flags, hinted), key=_preference)
-        found[addr], zones[addr] = flags, hinted
-    blob = b"".join(sorted(addr + flags.to_bytes() for addr, flags in found.items()))
-    return blob, tuple(zones.get(addr, ()) for addr in sorted(found)) if any(zones.values()) else ()
+        record = _flags(endpoint, node_name), hinted
+        if addr not in found or _preference(record) > _preference(found[addr]):
+            found[addr], chosen[addr] = record, endpoint
+    addresses = sorted(found)
+    blob = b"".join([addr + found[addr][0].to_bytes() for addr in addresses])
+    zones = tuple(found[addr][1] for addr in addresses)
+    return blob, zones if any(zones) else (), EndpointNames("\n".join([_name(chosen[addr]) for addr in addresses]))
+
+
+def _name(endpoint: Endpoint) -> str:
+    """A line of EndpointNames; who writes tabs or line ends into a name of a folder's object gets none shown."""
+    pod = endpoint.target_ref.name if endpoint.target_ref else ""
+    names = (pod, endpoint.node_name or "", endpoint.zone or "")
+    return "\t".join(names) if all(map(str.isprintable, names)) else "\t\t"
 
 
 def _address(endpoint: Endpoint, family: Family, index: int, faults: list[str]) -> PackedAddr | None:

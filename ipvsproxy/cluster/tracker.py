@@ -27,6 +27,7 @@ from ipvsproxy.cluster.events import (
     Rejected,
     Removed,
 )
+from ipvsproxy.cluster.known import ClusterSnapshot
 from ipvsproxy.cluster.node import NodeView, addresses_of, read_node
 from ipvsproxy.cluster.services import ServiceView, read_service
 from ipvsproxy.cluster.slices import CompactSlice, compact_slice
@@ -141,6 +142,12 @@ class Tracker:
             noted=len(self._noted),
             claims=len(self.claims),
         )
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """All of it as it is now; costs a reference for each object, whatever is in it."""
+        slices = {name: tuple(pieces.values()) for name, pieces in self._slices.items()}
+        return ClusterSnapshot(tuple(self._services.values()), slices)
 
     def names(self) -> Iterator[ServiceName]:
         """Every Service that is ours, in no meaningful order."""

@@ -127,11 +127,19 @@ class EndpointHints(_Object, frozen=True):
     for_nodes: tuple[Hint, ...] | None = None
 
 
+class TargetRef(_Object, frozen=True):
+    """core/v1 ObjectReference of an endpoint: its pod, if it has one."""
+
+    kind: str = ""
+    name: str = ""
+
+
 class Endpoint(_Object, frozen=True):
-    """discovery/v1 Endpoint; only the first address counts."""
+    """discovery/v1 Endpoint; only the first address counts. `target_ref` is for people alone."""
 
     addresses: tuple[str, ...] | None = None
     conditions: EndpointConditions | None = None
+    target_ref: TargetRef | None = None
     node_name: str | None = None
     zone: str | None = None
     hints: EndpointHints | None = None
@@ -158,6 +166,7 @@ class EndpointAddress(_Object, frozen=True):
     """core/v1 EndpointAddress."""
 
     ip: str = ""
+    target_ref: TargetRef | None = None
     node_name: str | None = None
 
 
