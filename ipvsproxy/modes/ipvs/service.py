@@ -107,29 +107,27 @@ def plan_service(
 ) -> OwnerPlan:
     """Everything that `service` wants in the kernel; both families in one plan, an address says its own."""
     objects: dict[ObjectId, Settings] = {}
-    frontends: dict[VirtualServerKey, tuple[ObjectId, ...]] = {}
+    entries: dict[VirtualServerKey, tuple[ObjectId, ...]] = {}
     ports: dict[VirtualServerKey, ServicePort] = {}
     faults: list[str] = []
     lacking: set[Lacking] = set()
     unmatched: list[tuple[ServicePort, Family]] = []
     settings = _settings(service, options.scheduler)
-    for port in service.ports:
-        for family in sorted(options.families & {family_of(ip) for ip in service.cluster_ips}):
-            found = endpoints.port_endpoints(port, slices, family, host.zone)
-            if not found:
-                unmatched.append((port, family))
-            backends = _backends(service, found)
-            lacking.update(_lacking(backends, family))
-            for frontend in _frontends(service, port, family, host, backends):
-                if is_excluded(frontend.key, options.exclude):
-                    continue
-                holder = ports.setdefault(frontend.key, port)
-                if holder is port:
-                    frontends[frontend.key] = (*frontends.get(frontend.key, ()), *frontend.entries)
-                    _put(objects, frontend, settings)
-                else:
-                    faults.append(f"{frontend.key!s} of port {port!s} is served for port {holder!s}, which comes first")
-            objects |= _hairpins(port.protocol, found, options.exclude)
+    for port, family, found in endpoints_of_ports(service, slices, host.zone, options.families):
+        if not found:
+            unmatched.append((port, family))
+        backends = choose_backends(service, found)
+        lacking.update(_lacking(backends, family))
+        for frontend in frontends(service, port, family, host, backends):
+            if is_excluded(frontend.key, options.exclude):
+                continue
+            holder = ports.setdefault(frontend.key, port)
+            if holder is port:
+                entries[frontend.key] = (*entries.get(frontend.key, ()), *frontend.entries)
+                _put(objects, frontend, settings)
+            else:
+                faults.append(f"{frontend.key!s} of port {port!s} is served for port {holder!s}, which comes first")
+        objects |= _hairpins(port.protocol, found, options.exclude)
     if service.health_check_node_port:
         for family in options.families & {family_of(ip) for ip in service.cluster_ips}:
             objects[_port_alone(sets.HEALTH_CHECK_NODE_PORT, family, service.health_check_node_port)] = True
@@ -139,13 +137,23 @@ def plan_service(
         service.name,
         service.created,
         objects,
-        frontends,
+        entries,
         health,
         service.drain_s,
         notes,
         frozenset(lacking),
         remarks(service, slices, host, unmatched),
     )
+
+
+def endpoints_of_ports(
+    service: ServiceView, slices: Sequence[CompactSlice], zone: str, families: Collection[Family]
+) -> Iterator[tuple[ServicePort, Family, Mapping[endpoints.Target, int]]]:
+    """Each port in each of `families` that the Service has, with all endpoints behind it and their EndpointFlags."""
+    own = sorted(frozenset(families) & {family_of(ip) for ip in service.cluster_ips})
+    for port in service.ports:
+        for family in own:
+            yield port, family, endpoints.port_endpoints(port, slices, family, zone)
 
 
 def _put(objects: dict[ObjectId, Settings], frontend: Frontend, settings: VirtualServer) -> None:
@@ -173,7 +181,7 @@ def _hairpins(
     }
 
 
-def _backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:
+def choose_backends(service: ServiceView, found: Mapping[endpoints.Target, int]) -> Backends:
     """The endpoints that each traffic policy leaves.
 
     Source: kubernetes v1.37.2 pkg/proxy/topology.go CategorizeEndpoints.
@@ -211,7 +219,7 @@ def _records(targets: endpoints.Targets) -> bytes:
     return real_servers.join(real_servers.pack(RealServer(*target)) for target in targets)
 
 
-def _frontends(
+def frontends(
     service: ServiceView, port: ServicePort, family: Family, host: HostView, backends: Backends
 ) -> Iterator[Frontend]:
     """Every way in. An address that another interface of this node has is served but never bound (K32).
