@@ -16,6 +16,7 @@ from ipvsproxy.config.command_line import (
     Command,
     Diff,
     ExitCode,
+    Explain,
     Plan,
     Prepare,
     Serve,
@@ -24,13 +25,14 @@ from ipvsproxy.config.command_line import (
     Write,
     parse_command_line,
 )
+from ipvsproxy.config.targets import Question
 from ipvsproxy.config.types import LookOptions, PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.process import accept_signals, hold_reload, restart, take_over
 from ipvsproxy.stdout import discard_stdout, print_lines
 
-_LIKE_DIFF = frozenset({"diff"})  # commands whose exit code is an answer: trouble has a code of its own
+_LIKE_DIFF = frozenset({"diff", "explain"})  # commands whose exit code is an answer: trouble has a code of its own
 
 
 def _serve(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int:
@@ -86,6 +88,13 @@ def _diff(config: ProxyConfig, options: LookOptions) -> int:
     return diff_command.run(config, options)
 
 
+def _explain(config: ProxyConfig, options: LookOptions, question: Question) -> int:
+    from ipvsproxy import explain_command  # noqa: PLC0415
+
+    _start_log(config, logging.WARNING)
+    return explain_command.run(config, options, question)
+
+
 def _status(arguments: Sequence[str]) -> int:
     from ipvsproxy import status_command  # noqa: PLC0415
 
@@ -103,6 +112,7 @@ class Programs:
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
     status: Callable[[Sequence[str]], int] = _status
     diff: Callable[[ProxyConfig, LookOptions], int] = _diff
+    explain: Callable[[ProxyConfig, LookOptions, Question], int] = _explain
 
 
 def main() -> NoReturn:
@@ -140,13 +150,19 @@ def _call(command: Command, programs: Programs) -> int:
             code = programs.clean_up(config)
         case Plan(config, options):
             code = programs.plan(config, options)
-        case Diff(config, options):
-            code = programs.diff(config, options)
+        case Diff() | Explain():
+            code = _compare(command, programs)
         case Status(arguments):
             code = programs.status(arguments)
         case Show(text):
             print_lines([text])
     return code
+
+
+def _compare(command: Diff | Explain, programs: Programs) -> int:
+    if isinstance(command, Diff):
+        return programs.diff(command.config, command.options)
+    return programs.explain(command.config, command.options, command.question)
 
 
 def exit_code_of(error: IpvsproxyError) -> ExitCode:

@@ -21,6 +21,7 @@ from ipvsproxy import __version__
 from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.flags import (
     CLEANUP,
+    FROM,
     FROM_CLUSTER,
     HEALTHZ_PORT,
     HELP,
@@ -39,6 +40,7 @@ from ipvsproxy.config.flags import (
     spell_plainly,
 )
 from ipvsproxy.config.read import Given, ReadFile, no_files, read_config
+from ipvsproxy.config.targets import Question, parse_target
 from ipvsproxy.config.types import KubeProxyConfiguration, LookOptions, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.enums import Family
@@ -58,9 +60,11 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy --cleanup [flags]        remove everything of ours from the kernel
        ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
        ipvsproxy diff [flags]             print what a start would change; touches nothing
+       ipvsproxy explain TARGET [flags]   say why a Service is served as it is; touches nothing
        ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
     Commands.DIFF: "ipvsproxy diff [--manifests DIR] [flags]",
+    Commands.EXPLAIN: "ipvsproxy explain NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]",
 }
 
 
@@ -80,8 +84,8 @@ class ExitCode(IntEnum):
 
 EXIT_CODE_MEANINGS = {
     ExitCode.OK: "success",
-    ExitCode.ERROR: "a configuration that cannot be used, or another error; diff: something would change",
-    ExitCode.INCOMPLETE: "plan: some objects were left out; status: no IPVS for us; diff: trouble of any kind",
+    ExitCode.ERROR: "a configuration that cannot be used, or another error; diff, explain: not as planned",
+    ExitCode.INCOMPLETE: "plan: some objects were left out; status: no IPVS for us; diff, explain: trouble",
     ExitCode.UNSUPPORTED: "the kernel lacks something that is needed, or a permission is missing",
     ExitCode.ALREADY_RUNNING: "another ipvsproxy works in this network namespace",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
@@ -137,6 +141,15 @@ class Diff:
 
 
 @dataclass(frozen=True, slots=True)
+class Explain:
+    """Say why a Service or a frontend is served as it is."""
+
+    config: ProxyConfig
+    options: LookOptions
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """List what the kernel has; the arguments are ipvsadm's."""
 
@@ -150,7 +163,7 @@ class Show:
     text: str
 
 
-Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Status | Show
+Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Explain | Status | Show
 
 
 def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> Command:
@@ -162,6 +175,8 @@ def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> C
             return _parse_plan(words, read_file)
         case ["diff", *words]:
             return _parse_diff(words, read_file)
+        case ["explain", *words]:
+            return _parse_explain(words, read_file)
         case words:
             return _parse_proxy(words, read_file)
 
@@ -226,6 +241,18 @@ def _parse_diff(words: list[str], read_file: ReadFile) -> Command:
         return Show(help_text(Commands.DIFF))
     config = _config(given, read_file)
     return Diff(config, _look_options(config, given))
+
+
+def _parse_explain(words: list[str], read_file: ReadFile) -> Command:
+    """The first word is what it is about, all else is flags."""
+    target, flags = (words[0], words[1:]) if words and not words[0].startswith("-") else ("", words)
+    given = _parse(flags, Commands.EXPLAIN)
+    if HELP.name in given:
+        return Show(help_text(Commands.EXPLAIN))
+    if not target:
+        raise ConfigError("explain", "nothing to explain is given", f"Usage: {_USAGE[Commands.EXPLAIN]}")
+    config = _config(given, read_file)
+    return Explain(config, _look_options(config, given), Question(parse_target(target), given.get(FROM.name)))
 
 
 def _look_options(config: ProxyConfig, given: Given) -> LookOptions:

@@ -15,6 +15,7 @@ from enum import IntFlag, StrEnum
 from typing import TypeAlias
 
 from ipvsproxy.config.field_errors import quoted
+from ipvsproxy.config.targets import parse_client
 from ipvsproxy.config.types import MAX_FLOAT32, PlanFormat
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import PackedAddr, parse_addr
@@ -251,6 +252,11 @@ NODE_ADDRESSES = Flag(
     "--node-addresses", parse_addresses, "", Group.OWN, "IP,…",
     "The node's addresses, instead of those in the Node object's status.", commands=Commands.PLAN,
 )  # fmt: skip
+FROM = Flag(
+    "--from", parse_client, "", Group.OWN, "CLIENT",
+    "Show which rules a packet from there meets: ADDRESS, ADDRESS%INTERFACE (where it comes in), or node.",
+    commands=Commands.EXPLAIN,
+)  # fmt: skip
 IP_FAMILIES = Flag(
     "--ip-families", parse_families, "", Group.OWN, "FAMILY,…",
     "Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.", commands=Commands.LOOKS,
@@ -335,7 +341,7 @@ FLAGS: tuple[Flag, ...] = (
          "How long TCP connections to a server that leaves may go on, at most; 0: they end at once."),
     Flag("--ipvs-estimation", parse_text, "ipvsproxy.estimation", Group.OWN, "WHAT",
          "Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work."),
-    OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES,
+    OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES, FROM,
     Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
          "The watches ask for JSON."),
     Flag("--kube-api-qps", parse_float, "clientConnection.qps", Group.WITHOUT_EFFECT, "N",
@@ -411,7 +417,7 @@ def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
 
 def _refuse_arguments(words: Iterable[str]) -> None:
     for word in words:
-        hint = "A command (plan, diff, status) comes first, all else is flags; a switch takes its value as --flag=false"
+        hint = "A command (plan, diff, explain, status) comes first; a switch takes its value as --flag=false"
         raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
 
 

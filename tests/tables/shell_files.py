@@ -37,6 +37,7 @@ MANUAL = "ipvsproxy.8"
 _COMMANDS = {
     "plan": "print what would be programmed; touches nothing",
     "diff": "print what a start would change; touches nothing",
+    "explain": "say why a Service is served as it is; touches nothing",
     "status": "list what the kernel has, as ipvsadm does",
 }
 _CHOICES: dict[str, type[StrEnum]] = {
@@ -54,6 +55,7 @@ _SYNOPSIS = (
     ("ipvsproxy --cleanup", "[flags]"),
     ("ipvsproxy plan", "-o FORMAT (--manifests DIR | --from-cluster) [flags]"),
     ("ipvsproxy diff", "[--manifests DIR] [flags]"),
+    ("ipvsproxy explain", "NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]"),
     ("ipvsproxy status", "[-L -n | -S -n]"),
 )
 
@@ -62,7 +64,7 @@ def completion_parser() -> argparse.ArgumentParser:
     """All commands in one parser; a switch takes no word, which the program's own parser is told beforehand."""
     parser = make_parser(Commands.PROXY)
     commands = parser.add_subparsers(title="commands")
-    for name, command in (("plan", Commands.PLAN), ("diff", Commands.DIFF)):
+    for name, command in (("plan", Commands.PLAN), ("diff", Commands.DIFF), ("explain", Commands.EXPLAIN)):
         commands.add_parser(name, parents=[make_parser(command)], add_help=False, help=_COMMANDS[name])
     commands.add_parser("status", add_help=False, help=_COMMANDS["status"])
     for each in (parser, *commands.choices.values()):
@@ -95,7 +97,7 @@ def manual() -> str:
 
 
 def _manual_lines() -> Iterator[str]:
-    proxy, plan = make_parser(Commands.PROXY), make_parser(Commands.PLAN)
+    proxy, plan, explain = map(make_parser, (Commands.PROXY, Commands.PLAN, Commands.EXPLAIN))
     yield f'.TH IPVSPROXY 8 "" "ipvsproxy {__version__}" "System Administration"'
     yield from (".SH NAME", r"ipvsproxy \- a Kubernetes Service proxy on Linux IPVS", ".SH SYNOPSIS")
     for index, (command, words) in enumerate(_SYNOPSIS):
@@ -107,6 +109,9 @@ def _manual_lines() -> Iterator[str]:
     told = {action.dest for action in proxy._actions}
     yield from (".SH OPTIONS OF PLAN", "Those above that have a meaning without a kernel, and:")
     yield from _options(action for action in plan._actions if action.dest not in told)
+    told |= {action.dest for action in plan._actions}
+    yield from (".SH OPTIONS OF DIFF AND EXPLAIN", "Those above that have a meaning there, and for explain:")
+    yield from _options(action for action in explain._actions if action.dest not in told)
     yield ".SH EXIT STATUS"
     for code, meaning in EXIT_CODE_MEANINGS.items():
         yield from (".TP", f".B {code.value}", _escaped(meaning))

@@ -37,7 +37,10 @@ class Calls:
     @property
     def programs(self):
         return cli.Programs(
-            *(self.program(name) for name in ("serve", "write", "prepare", "clean_up", "plan", "status", "diff"))
+            *(
+                self.program(name)
+                for name in ("serve", "write", "prepare", "clean_up", "plan", "status", "diff", "explain")
+            )
         )
 
 
@@ -79,6 +82,7 @@ def test_a_hang_up_waits_for_who_serves_and_ends_all_else(words, held):
         pytest.param(["plan", "-o", "json", *MANIFESTS], "plan", id="plan"),
         pytest.param(["status", "-L", "-n"], "status", id="status"),
         pytest.param(["diff", *MANIFESTS], "diff", id="diff"),
+        pytest.param(["explain", "default/web", *MANIFESTS], "explain", id="explain"),
     ],
 )
 def test_each_form_calls_its_program_and_answers_its_code(words, name):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from ipvsproxy import cli, diff_command
 from ipvsproxy.config.command_line import Diff, ExitCode, Show, help_text, parse_command_line
@@ -16,6 +14,7 @@ from ipvsproxy.model.kernel_objects import Kind, VirtualServer
 from ipvsproxy.this_node import Surroundings, look
 from tests.builders import addr, blob, flow, vs_key
 
+pytestmark = pytest.mark.usefixtures("quiet")
 OBJECTS = """\
 apiVersion: v1
 kind: Service
@@ -32,14 +31,6 @@ endpoints: [{addresses: [10.244.1.5], nodeName: n1}]
 ports: [{name: http, port: 8080, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]
 """
 KEY = vs_key("10.96.0.20", 80)
-
-
-@pytest.fixture(autouse=True)
-def warnings():
-    """The log, which stands between nothing that is printed."""
-    structlog.reset_defaults()
-    with capture_logs() as found:
-        yield found
 
 
 @pytest.fixture
@@ -115,6 +106,17 @@ def test_the_configuration_is_the_proxys(folder, capsys):
     fake = brought_about(folder)
     assert diff(fake, folder, "--ipvs-scheduler=lc") == ExitCode.DIFFERENT
     assert "edit virtual server 10.96.0.20:80/TCP: rr → lc  # default/web" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "flags,code", [([], ExitCode.DIFFERENT), (["--ipvs-exclude-cidrs=203.0.113.0/24"], ExitCode.OK)]
+)
+def test_k48_what_is_in_an_excluded_network_is_no_difference(folder, flags, code):
+    fake = brought_about(folder)
+    fake.state[Kind.ADDRESS][addr("203.0.113.9")] = True
+    fake.state[Kind.VIRTUAL_SERVER][vs_key("203.0.113.9", 80)] = VirtualServer("rr")
+    fake.state[Kind.REAL_SERVER][vs_key("203.0.113.9", 80)] = b""
+    assert diff(fake, folder, *flags) == code
 
 
 def test_only_families_that_this_node_has_and_that_are_asked_for_are_compared(folder):

@@ -33,7 +33,7 @@ def test_the_arguments_of_status_are_its_own(arguments):
     assert parse_command_line(["status", *arguments]) == Status(tuple(arguments))
 
 
-@pytest.mark.parametrize("command", [Commands.PROXY, Commands.PLAN, Commands.DIFF])
+@pytest.mark.parametrize("command", [Commands.PROXY, Commands.PLAN, Commands.DIFF, Commands.EXPLAIN])
 def test_help_names_every_flag_under_its_group_with_its_default(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     groups = {part.partition(":\n")[0]: part for part in help_text(command).split("\n\n")}
@@ -44,7 +44,7 @@ def test_help_names_every_flag_under_its_group_with_its_default(command, monkeyp
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "250"])
-@pytest.mark.parametrize("command", [Commands.PROXY, Commands.PLAN, Commands.DIFF])
+@pytest.mark.parametrize("command", [Commands.PROXY, Commands.PLAN, Commands.DIFF, Commands.EXPLAIN])
 def test_help_fits_a_hundred_columns(command, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     assert max(map(len, help_text(command).splitlines())) <= 100
