@@ -17,10 +17,24 @@ from types import SimpleNamespace
 from typing import Final
 
 import gnlpy.netlink
-from gnlpy.ipvs import IpvsCmdAttrList, IpvsDestAttrList, IpvsInfoAttrList, IpvsMessage, IpvsServiceAttrList
+from gnlpy.ipvs import (
+    IpvsCmdAttrList,
+    IpvsDaemonAttrList,
+    IpvsDestAttrList,
+    IpvsInfoAttrList,
+    IpvsMessage,
+    IpvsServiceAttrList,
+    IpvsStatsAttrList,
+    IpvsStatsAttrList64,
+)
 from gnlpy.netlink import AttrListPacker, CtrlAttrList, CtrlMessage
 
 __all__ = [
+    "DAEMON_GROUP_IPV4",
+    "DAEMON_GROUP_IPV6",
+    "DAEMON_MAX_LENGTH",
+    "DAEMON_PORT",
+    "DAEMON_TTL",
     "TUNNEL_FLAGS",
     "TUNNEL_PORT",
     "TUNNEL_TYPE",
@@ -28,10 +42,13 @@ __all__ = [
     "CtrlAttrList",
     "CtrlMessage",
     "IpvsCmdAttrList",
+    "IpvsDaemonAttrList",
     "IpvsDestAttrList",
     "IpvsInfoAttrList",
     "IpvsMessage",
     "IpvsServiceAttrList",
+    "IpvsStatsAttrList",
+    "IpvsStatsAttrList64",
     "attribute_number",
 ]
 
@@ -39,6 +56,12 @@ __all__ = [
 TUNNEL_TYPE: Final = 13
 TUNNEL_PORT: Final = 14
 TUNNEL_FLAGS: Final = 15
+# IPVS_DAEMON_ATTR_* (Linux 4.3)
+DAEMON_MAX_LENGTH: Final = 4
+DAEMON_GROUP_IPV4: Final = 5
+DAEMON_GROUP_IPV6: Final = 6
+DAEMON_PORT: Final = 7
+DAEMON_TTL: Final = 8
 
 
 class _Array(array.array):  # type: ignore[type-arg]  # array is not generic at run time before 3.12

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from ipvsproxy.errors import KernelError, NotInKernel, Unsupported
-from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc
+from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc, ipvs_statistics
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import family_of
@@ -36,7 +37,14 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServer,
     VirtualServerKey,
 )
-from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer
+from ipvsproxy.model.observed import (
+    IpvsTable,
+    ObservedRealServer,
+    ObservedVirtualServer,
+    ServiceName,
+    SurveyedServer,
+    SyncDaemon,
+)
 
 _CONTROLLER = 16  # GENL_ID_CTRL, include/uapi/linux/genetlink.h
 _PROTOCOLS = frozenset(Protocol)
@@ -75,10 +83,47 @@ class NetlinkIpvs:
         return self._ask(self._dump)
 
     def _dump(self, family_id: int) -> IpvsTable:
-        version, conn_tab_size = ipvs_decode.decode_info(self.netlink.request(family_id, ipvs_encode.INFO_REQUEST))
-        bodies = self.netlink.dump(family_id, ipvs_encode.SERVICE_DUMP)
-        services = [self._with_real_servers(family_id, ipvs_decode.decode_service(body)) for body in bodies]
+        version, conn_tab_size = self._info(family_id)
+        services = [self._with_real_servers(family_id, service) for service in self._services(family_id)]
         return IpvsTable(version, conn_tab_size, tuple(services))
+
+    def info(self) -> tuple[int, int]:
+        """The version word (0x010201) and the size of the connection table. Raises KernelError."""
+        return self._ask(self._info)
+
+    def virtual_servers(self, *, with_statistics: bool = False) -> list[ObservedVirtualServer]:
+        """All of them, in kernel order, without their real servers. Raises KernelError."""
+        return self._ask(partial(self._services, with_statistics=with_statistics))
+
+    def find(self, name: ServiceName, *, with_statistics: bool = False) -> ObservedVirtualServer | None:
+        """One virtual server without its real servers, None where there is none. Raises KernelError."""
+        request = ipvs_encode.encode_service_request(name)
+        try:
+            body = self._ask(lambda family_id: self.netlink.request(family_id, request))
+        except KernelError as error:
+            if error.number == errno.ESRCH:
+                return None
+            raise
+        return _service(body, with_statistics=with_statistics)
+
+    def real_servers(self, server: ObservedVirtualServer, *, with_statistics: bool = False) -> list[ObservedRealServer]:
+        """Those of one virtual server in kernel order, none of one that is gone meanwhile. Raises KernelError."""
+        bodies = self._ask(lambda family_id: self._dump_dests(family_id, server))
+        if not with_statistics:
+            return [ipvs_decode.decode_dest(body, server.family) for body in bodies]
+        return [ipvs_decode.decode_dest(body, server.family, ipvs_statistics.OF_DESTS.read(body)) for body in bodies]
+
+    def sync_daemons(self) -> list[SyncDaemon]:
+        """Those that run, master first. Raises KernelError."""
+        bodies = self._ask(lambda family_id: self.netlink.dump(family_id, ipvs_encode.DAEMON_DUMP))
+        return [ipvs_decode.decode_daemon(body) for body in bodies]
+
+    def _info(self, family_id: int) -> tuple[int, int]:
+        return ipvs_decode.decode_info(self.netlink.request(family_id, ipvs_encode.INFO_REQUEST))
+
+    def _services(self, family_id: int, *, with_statistics: bool = False) -> list[ObservedVirtualServer]:
+        bodies = self.netlink.dump(family_id, ipvs_encode.SERVICE_DUMP)
+        return [_service(body, with_statistics=with_statistics) for body in bodies]
 
     def read(self) -> State:
         """Virtual servers and their real servers, without firewall-mark services. Raises KernelError."""
@@ -170,6 +215,12 @@ class NetlinkIpvs:
             except KernelError as error:
                 raise _explain(error) from error
         return self._family_id
+
+
+def _service(body: bytes, *, with_statistics: bool) -> ObservedVirtualServer:
+    if not with_statistics:
+        return ipvs_decode.decode_service(body)
+    return ipvs_decode.decode_service(body, ipvs_statistics.OF_SERVICES.read(body))
 
 
 def _explain(error: KernelError) -> KernelError:

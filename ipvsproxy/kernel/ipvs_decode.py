@@ -1,105 +1,46 @@
-"""Reading the kernel's IPVS answers: the wanted attributes of each message, at a third of the cost of a walk.
-
-All messages of one kind and shape have the same length and attribute order on one kernel, and two thirds of each are
-statistics that nobody asked for. So the first of a shape is walked attribute by attribute, which gives its layout:
-
-    message   generic header | SERVICE header | AF header | AF | PROTOCOL header | PROTOCOL | …
-    mask      ff             | ff             | ff        | 00 | ff              | 00       | …
-    values    (skip)         | (skip)         | (skip)    | H  | (skip)          | H        | …
-
-Each next one of that length is read by `values` if all but the attributes' values is the same; otherwise it is walked
-in its turn. Attributes that this program does not know, or that the kernel does not send, do no harm.
-"""
+"""Reading the kernel's IPVS answers: messages in, our own values out. How: see attribute_reader.py."""
 
 from __future__ import annotations
 
 import errno
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
 from socket import ntohs
 from sys import byteorder
-from typing import Any, NamedTuple
 
 from ipvsproxy.errors import KernelError
+from ipvsproxy.kernel.attribute_reader import GENL_HEADER_BYTES, AttributeReader, Wanted
 from ipvsproxy.kernel.gnlpy_compat import (
+    DAEMON_GROUP_IPV4,
+    DAEMON_GROUP_IPV6,
+    DAEMON_MAX_LENGTH,
+    DAEMON_PORT,
+    DAEMON_TTL,
     TUNNEL_FLAGS,
     TUNNEL_PORT,
     TUNNEL_TYPE,
     AttrListPacker,
     CtrlAttrList,
     IpvsCmdAttrList,
+    IpvsDaemonAttrList,
     IpvsDestAttrList,
     IpvsInfoAttrList,
     IpvsServiceAttrList,
     attribute_number,
 )
-from ipvsproxy.kernel.netlink import attributes, read_attributes
+from ipvsproxy.kernel.netlink import read_attributes
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer
+from ipvsproxy.model.observed import (
+    NO_STATISTICS,
+    ObservedRealServer,
+    ObservedVirtualServer,
+    Statistics,
+    SyncDaemon,
+)
 
-_GENL_HEADER_BYTES = 4
 _FAMILIES = frozenset(Family)
 _UNION_BYTES = 16  # union nf_inet_addr: an address is padded to this
 _METHODS = 3  # IP_VS_CONN_F_FWD_MASK without BYPASS, which no real server has
-
-
-class Wanted(NamedTuple):
-    """An attribute to read: its number, its `struct` code ("s" takes the whole value), the value where it is absent."""
-
-    number: int
-    code: str
-    default: int | bytes
-
-
-class _Layout(NamedTuple):
-    mask: int
-    headers: int
-    values: struct.Struct
-    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-
-
-class AttributeReader:
-    """Reads some of the attributes inside the attribute `outer` of a generic netlink message."""
-
-    def __init__(self, outer: int, wanted: Sequence[Wanted]) -> None:
-        self._outer = outer
-        self._wanted = {attribute.number: (index, attribute.code) for index, attribute in enumerate(wanted)}
-        self._defaults = tuple(attribute.default for attribute in wanted)
-        self._layouts: dict[int, _Layout] = {}
-
-    def read(self, body: bytes) -> tuple[Any, ...]:
-        """The wanted attributes' values, in the order in which they were given."""
-        layout = self._layouts.get(len(body))
-        if layout is None or int.from_bytes(body) & layout.mask != layout.headers:
-            layout = self._layouts[len(body)] = self._learn(body)
-        return layout.pick(layout.values.unpack(body) + self._defaults)
-
-    def _learn(self, body: bytes) -> _Layout:
-        mask = bytearray(b"\xff" * len(body))
-        codes, end_of_codes = "=", 0
-        found: dict[int, int] = {}
-        for number, start, end in self._walk(body):
-            mask[start:end] = bytes(end - start)
-            index, code = self._wanted.get(number, (-1, ""))
-            code = f"{end - start}s" if code == "s" else code
-            if code and index not in found and struct.calcsize(f"={code}") == end - start:
-                found[index] = len(found)
-                codes, end_of_codes = f"{codes}{start - end_of_codes}x{code}", end
-        values = struct.Struct(f"{codes}{len(body) - end_of_codes}x")
-        picked = [found.get(index, len(found) + index) for index in range(len(self._defaults))]
-        bits = int.from_bytes(mask)
-        return _Layout(bits, int.from_bytes(body) & bits, values, itemgetter(*picked))
-
-    def _walk(self, body: bytes) -> Iterator[tuple[int, int, int]]:
-        """Number, start and end of each attribute inside the outer one; those beside that have the number -1."""
-        for number, start, end in attributes(body, _GENL_HEADER_BYTES, len(body)):
-            if number == self._outer:
-                yield from attributes(body, start, end)
-            else:
-                yield -1, start, end
 
 
 def _numbered(table: type[AttrListPacker], *wanted: tuple[str, str, int | bytes]) -> list[Wanted]:
@@ -169,6 +110,17 @@ _CONNECTIONS = AttributeReader(
         ("INACT_CONNS", "I", 0),
     ),
 )
+_DAEMONS = AttributeReader(
+    attribute_number(IpvsCmdAttrList, "DAEMON"),
+    [
+        *_numbered(IpvsDaemonAttrList, ("STATE", "I", 0), ("MCAST_IFN", "s", b""), ("SYNC_ID", "I", 0)),
+        Wanted(DAEMON_MAX_LENGTH, "H", 0),
+        Wanted(DAEMON_GROUP_IPV4, "4s", b""),
+        Wanted(DAEMON_GROUP_IPV6, "16s", b""),
+        Wanted(DAEMON_PORT, "H", 0),
+        Wanted(DAEMON_TTL, "B", 0),
+    ],
+)
 
 
 def decode_family_id(body: bytes) -> int:
@@ -187,7 +139,13 @@ def decode_timeouts(body: bytes) -> tuple[int, int, int]:
     return tcp, fin, udp
 
 
-def decode_service(body: bytes) -> ObservedVirtualServer:
+def decode_daemon(body: bytes) -> SyncDaemon:
+    """A sync daemon."""
+    state, interface, sync_id, max_length, group, group6, port, ttl = _DAEMONS.read(body)
+    return SyncDaemon(state, _text(interface), sync_id, max_length, PackedAddr(group or group6), port, ttl)
+
+
+def decode_service(body: bytes, statistics: Statistics = NO_STATISTICS) -> ObservedVirtualServer:
     """A virtual server, without its real servers. Raises KernelError for a family that is neither IPv4 nor IPv6."""
     family, protocol, address, port, fwmark, scheduler, flags, timeout, netmask, pe_name = _SERVICES.read(body)
     if family not in _FAMILIES:
@@ -203,10 +161,11 @@ def decode_service(body: bytes) -> ObservedVirtualServer:
         timeout_s=timeout,
         netmask=netmask,
         pe_name=_text(pe_name),
+        statistics=statistics,
     )
 
 
-def decode_dest(body: bytes, family: Family) -> ObservedRealServer:
+def decode_dest(body: bytes, family: Family, statistics: Statistics = NO_STATISTICS) -> ObservedRealServer:
     """A real server of a virtual server of `family`."""
     own_family, address, port, method, weight, upper, lower, active, inactive, persistent, *tunnel = _DESTS.read(body)
     tun_type, tun_port, tun_flags = tunnel
@@ -223,6 +182,7 @@ def decode_dest(body: bytes, family: Family) -> ObservedRealServer:
         tun_type=tun_type,
         tun_port=ntohs(tun_port),
         tun_flags=tun_flags,
+        statistics=statistics,
     )
 
 
@@ -243,7 +203,7 @@ def decode_connections(body: bytes, family: Family) -> tuple[bytes, int] | None:
 
 
 def _number(body: bytes, table: type[AttrListPacker], name: str, size: int) -> int:
-    found = read_attributes(body, _GENL_HEADER_BYTES).get(attribute_number(table, name))
+    found = read_attributes(body, GENL_HEADER_BYTES).get(attribute_number(table, name))
     if found is None:
         raise _not_understood(f"an answer without {name}")
     if len(found) != size:

@@ -26,6 +26,7 @@ from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, Operation, Verb, VirtualServer, VirtualServerKey
+from ipvsproxy.model.observed import ServiceName
 
 _NETMASK = {Family.IPV4: 0xFFFFFFFF, Family.IPV6: 128}  # persistence counts each client address for itself
 _ALL_FLAGS = 0xFFFFFFFF  # the flags attribute is a value and a mask of the bits to set
@@ -60,9 +61,18 @@ def encode(operations: Iterable[Operation]) -> list[bytes]:
 
 def encode_dest_dump(family: Family, protocol: int, address: PackedAddr, port: int, fwmark: int) -> bytes:
     """The request for all real servers of one virtual server."""
-    if not fwmark:
-        return _identify("get_dest", protocol, address, port)
-    return _pack("get_dest", service=IpvsServiceAttrList(af=family, fwmark=fwmark))
+    return _ask_about("get_dest", ServiceName(family, protocol, address, port, fwmark))
+
+
+def encode_service_request(name: ServiceName) -> bytes:
+    """The request for one virtual server."""
+    return _ask_about("get_service", name)
+
+
+def _ask_about(command: str, name: ServiceName) -> bytes:
+    if not name.fwmark:
+        return _identify(command, name.protocol, name.address, name.port)
+    return _pack(command, service=IpvsServiceAttrList(af=name.family, fwmark=name.fwmark))
 
 
 def encode_timeouts(tcp_s: int, tcp_fin_s: int, udp_s: int) -> bytes:
@@ -72,6 +82,7 @@ def encode_timeouts(tcp_s: int, tcp_fin_s: int, udp_s: int) -> bytes:
 
 CONFIG_REQUEST = bytes(IpvsMessage.pack(IpvsMessage("get_config")))
 INFO_REQUEST = bytes(IpvsMessage.pack(IpvsMessage("get_info")))
+DAEMON_DUMP = bytes(IpvsMessage.pack(IpvsMessage("get_daemon")))
 SERVICE_DUMP = bytes(IpvsMessage.pack(IpvsMessage("get_service")))
 FAMILY_REQUEST = bytes(CtrlMessage.pack(CtrlMessage("getfamily", CtrlAttrList(family_name="IPVS"))))
 

@@ -15,6 +15,24 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import VirtualServer, VirtualServerKey
 
 
+class Statistics(msgspec.Struct, frozen=True, gc=False):
+    """What passed since the entry was made or zeroed, then the kernel's estimate of each a second."""
+
+    connections: int = 0
+    packets_in: int = 0
+    packets_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections_per_s: int = 0
+    packets_in_per_s: int = 0
+    packets_out_per_s: int = 0
+    bytes_in_per_s: int = 0
+    bytes_out_per_s: int = 0
+
+
+NO_STATISTICS = Statistics()
+
+
 class ObservedRealServer(msgspec.Struct, frozen=True, gc=False):
     """One destination. `conn_flags` is the raw forwarding word; connection counts are those of the moment.
 
@@ -33,11 +51,13 @@ class ObservedRealServer(msgspec.Struct, frozen=True, gc=False):
     tun_type: int = 0
     tun_port: int = 0
     tun_flags: int = 0
+    statistics: Statistics = NO_STATISTICS
 
 
 class ObservedVirtualServer(msgspec.Struct, frozen=True):
     """One service with its destinations, in kernel order. With a `fwmark`, protocol and port are 0.
 
+    Statistics, here and there, only where they were asked for.
     `netmask` holds the four raw bytes of the attribute: a dotted mask for IPv4, a native-order prefix length for IPv6.
     """
 
@@ -52,6 +72,7 @@ class ObservedVirtualServer(msgspec.Struct, frozen=True):
     netmask: bytes
     pe_name: str = ""
     real_servers: tuple[ObservedRealServer, ...] = ()
+    statistics: Statistics = NO_STATISTICS
 
 
 class IpvsTable(msgspec.Struct, frozen=True):
@@ -60,6 +81,28 @@ class IpvsTable(msgspec.Struct, frozen=True):
     version: int
     conn_tab_size: int
     virtual_servers: tuple[ObservedVirtualServer, ...] = ()
+
+
+class ServiceName(msgspec.Struct, frozen=True, gc=False):
+    """What names one virtual server: a firewall mark (then all else is 0), or protocol, address and port."""
+
+    family: Family
+    protocol: int
+    address: PackedAddr
+    port: int
+    fwmark: int = 0
+
+
+class SyncDaemon(msgspec.Struct, frozen=True, gc=False):
+    """A connection synchronisation daemon. `state` is IP_VS_STATE_*; 0 and an empty group are what was not told."""
+
+    state: int
+    interface: str
+    sync_id: int
+    max_length: int = 0
+    group: PackedAddr = PackedAddr(b"")
+    port: int = 0
+    ttl: int = 0
 
 
 class SurveyedServer(msgspec.Struct, frozen=True, gc=False):
