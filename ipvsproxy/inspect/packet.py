@@ -47,6 +47,7 @@ class Hook(NamedTuple):
 
 
 FROM_OUTSIDE = (Hook("nat", "PREROUTING"), Hook("filter", "INPUT"))
+FORWARDED = (Hook("nat", "PREROUTING"), Hook("filter", "FORWARD"))  # to an address that is not, or no more, here
 FROM_NODE = (Hook("mangle", "OUTPUT"), Hook("nat", "OUTPUT"))
 AFTER_IPVS = (Hook("nat", "POSTROUTING"),)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ipvsproxy.config.targets import Client
 from ipvsproxy.inspect.evidence import Evidence
-from ipvsproxy.inspect.packet import AFTER_IPVS, FROM_NODE, FROM_OUTSIDE, Packet, Passage, RuleWalk
+from ipvsproxy.inspect.packet import AFTER_IPVS, FORWARDED, FROM_NODE, FROM_OUTSIDE, Packet, Passage, RuleWalk
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.kernel_objects import Kind, RealServer, VirtualServerKey
@@ -27,7 +27,9 @@ def way_lines(client: Client, key: VirtualServerKey, evidence: Evidence) -> Iter
     # Linux takes a local destination for the source of who names none (ipvsproxy's mangle rules count on it).
     source = key.address if client.address is None else client.address
     packet = Packet(source, key.address, key.protocol, key.port, client.interface)
-    before = walk.through(packet, FROM_NODE if client.address is None or source in own else FROM_OUTSIDE)
+    is_own = client.address is None or source in own
+    hooks = FROM_NODE if is_own else FROM_OUTSIDE if key.address in own else FORWARDED
+    before = walk.through(packet, hooks)
     yield from _step_lines(before)
     yield from _end_lines(before, key, walk, evidence, is_here=key.address in own)
 

@@ -148,6 +148,15 @@ def test_without_one_of_its_objects_a_packet_ends_elsewhere(place, said, damage,
     assert any(line.startswith(f"→ {end}") for line in said())
 
 
+def test_k36_a_packet_to_an_address_that_is_gone_is_forwarded_and_meets_the_source_ranges_there(place, said):
+    there = place(service(**PUBLIC, loadBalancerSourceRanges=["198.51.100.0/24"]), WEB[1])
+    del there.fake.state[Kind.ADDRESS][addr("203.0.113.20")]
+    there.explain("203.0.113.20:80", "--from", "192.0.2.12")
+    lines = said()
+    assert lines[lines.index("filter FORWARD") + 1] == "-A FORWARD -j KUBE-PROXY-FIREWALL"
+    assert "→ dropped" in lines
+
+
 def test_a_client_of_the_other_family_cannot_come(place, said):
     place(*WEB).explain("10.96.0.20:80", "--from", "2001:db8::7")
     assert "→ cannot come: its address is of the other family" in said()
