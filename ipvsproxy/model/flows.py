@@ -41,6 +41,13 @@ class TableUsage(msgspec.Struct, frozen=True):
     limit: int
 
 
+class TrackingErrors(msgspec.Struct, frozen=True):
+    """How many packets connection tracking has lost since boot: entries it could not insert, or make at all."""
+
+    insert_failed: int
+    dropped: int
+
+
 def pack_endpoint(address: bytes, port: int) -> PackedEndpoint:
     """An address and a port in one."""
     return PackedEndpoint(address + port.to_bytes(_PORT_BYTES))
