@@ -22,6 +22,7 @@ from ipvsproxy.config.command_line import (
     Serve,
     Show,
     Status,
+    Top,
     Write,
     parse_command_line,
 )
@@ -101,6 +102,12 @@ def _status(arguments: Sequence[str]) -> int:
     return status_command.run(arguments)
 
 
+def _top(arguments: Sequence[str]) -> int:
+    from ipvsproxy import top_command  # noqa: PLC0415
+
+    return top_command.run(arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class Programs:
     """What each command calls; every one returns the exit code."""
@@ -113,6 +120,7 @@ class Programs:
     status: Callable[[Sequence[str]], int] = _status
     diff: Callable[[ProxyConfig, LookOptions], int] = _diff
     explain: Callable[[ProxyConfig, LookOptions, Question], int] = _explain
+    top: Callable[[Sequence[str]], int] = _top
 
 
 def main() -> NoReturn:
@@ -152,8 +160,8 @@ def _call(command: Command, programs: Programs) -> int:
             code = programs.plan(config, options)
         case Diff() | Explain():
             code = _compare(command, programs)
-        case Status(arguments):
-            code = programs.status(arguments)
+        case Status() | Top():
+            code = _watch(command, programs)
         case Show(text):
             print_lines([text])
     return code
@@ -163,6 +171,11 @@ def _compare(command: Diff | Explain, programs: Programs) -> int:
     if isinstance(command, Diff):
         return programs.diff(command.config, command.options)
     return programs.explain(command.config, command.options, command.question)
+
+
+def _watch(command: Status | Top, programs: Programs) -> int:
+    program = programs.status if isinstance(command, Status) else programs.top
+    return program(command.arguments)
 
 
 def exit_code_of(error: IpvsproxyError) -> ExitCode:

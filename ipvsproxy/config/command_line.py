@@ -61,7 +61,8 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
        ipvsproxy diff [flags]             print what a start would change; touches nothing
        ipvsproxy explain TARGET [flags]   say why a Service is served as it is; touches nothing
-       ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does""",
+       ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does
+       ipvsproxy top [--once]             follow connections, rates and draining""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
     Commands.DIFF: "ipvsproxy diff [--manifests DIR] [flags]",
     Commands.EXPLAIN: "ipvsproxy explain NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]",
@@ -157,13 +158,20 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Top:
+    """Follow what goes through IPVS; the arguments are its own."""
+
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """Print this text."""
 
     text: str
 
 
-Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Explain | Status | Show
+Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Explain | Status | Top | Show
 
 
 def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> Command:
@@ -171,6 +179,8 @@ def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> C
     match list(argv):
         case ["status", *words]:
             return Status(tuple(words))
+        case ["top", *words]:
+            return Top(tuple(words))
         case ["plan", *words]:
             return _parse_plan(words, read_file)
         case ["diff", *words]:

@@ -417,7 +417,7 @@ def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
 
 def _refuse_arguments(words: Iterable[str]) -> None:
     for word in words:
-        hint = "A command (plan, diff, explain, status) comes first; a switch takes its value as --flag=false"
+        hint = "A command (plan, diff, explain, status, top) comes first; a switch takes its value as --flag=false"
         raise ConfigError(f"unexpected argument {quoted(word)}", "it is no flag and no flag's value", hint)
 
 

@@ -29,6 +29,7 @@ from ipvsproxy.config.types import (  # noqa: E402
     PlanFormat,
     ProxyMode,
 )
+from ipvsproxy.top import options as top  # noqa: E402
 
 FOLDER = ROOT / "ipvsproxy/share"
 COMPLETIONS = {"bash": "ipvsproxy", "zsh": "_ipvsproxy", "fish": "ipvsproxy.fish"}
@@ -39,6 +40,7 @@ _COMMANDS = {
     "diff": "print what a start would change; touches nothing",
     "explain": "say why a Service is served as it is; touches nothing",
     "status": "list what the kernel has, as ipvsadm does",
+    "top": "follow connections, rates and draining",
 }
 _CHOICES: dict[str, type[StrEnum]] = {
     "--detect-local-mode": DetectLocalMode,
@@ -57,6 +59,7 @@ _SYNOPSIS = (
     ("ipvsproxy diff", "[--manifests DIR] [flags]"),
     ("ipvsproxy explain", "NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]"),
     ("ipvsproxy status", "[-L -n | -S -n]"),
+    ("ipvsproxy top", "[--once] [--interval SECONDS] [--sort COLUMN]"),
 )
 
 
@@ -67,6 +70,7 @@ def completion_parser() -> argparse.ArgumentParser:
     for name, command in (("plan", Commands.PLAN), ("diff", Commands.DIFF), ("explain", Commands.EXPLAIN)):
         commands.add_parser(name, parents=[make_parser(command)], add_help=False, help=_COMMANDS[name])
     commands.add_parser("status", add_help=False, help=_COMMANDS["status"])
+    commands.add_parser("top", parents=[top.make_parser()], add_help=False, help=_COMMANDS["top"])
     for each in (parser, *commands.choices.values()):
         for action in each._actions:
             _describe(action)
@@ -112,6 +116,7 @@ def _manual_lines() -> Iterator[str]:
     told |= {action.dest for action in plan._actions}
     yield from (".SH OPTIONS OF DIFF AND EXPLAIN", "Those above that have a meaning there, and for explain:")
     yield from _options(action for action in explain._actions if action.dest not in told)
+    yield from (".SH OPTIONS OF TOP", *_options(top.make_parser()._actions))
     yield ".SH EXIT STATUS"
     for code, meaning in EXIT_CODE_MEANINGS.items():
         yield from (".TP", f".B {code.value}", _escaped(meaning))

@@ -39,7 +39,7 @@ class Calls:
         return cli.Programs(
             *(
                 self.program(name)
-                for name in ("serve", "write", "prepare", "clean_up", "plan", "status", "diff", "explain")
+                for name in ("serve", "write", "prepare", "clean_up", "plan", "status", "diff", "explain", "top")
             )
         )
 
@@ -83,6 +83,7 @@ def test_a_hang_up_waits_for_who_serves_and_ends_all_else(words, held):
         pytest.param(["status", "-L", "-n"], "status", id="status"),
         pytest.param(["diff", *MANIFESTS], "diff", id="diff"),
         pytest.param(["explain", "default/web", *MANIFESTS], "explain", id="explain"),
+        pytest.param(["top", "--once"], "top", id="top"),
     ],
 )
 def test_each_form_calls_its_program_and_answers_its_code(words, name):

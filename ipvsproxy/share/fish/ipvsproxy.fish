@@ -50,8 +50,8 @@ function _shtab_ipvsproxy_using
   test "$_shtab_ipvsproxy_cmdpath" = "$argv"
 end
 
-set -g _shtab_ipvsproxy_commands plan diff explain status
-set -g _shtab_ipvsproxy_opts_with_value --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --healthz-bind-address --healthz-port --hostname-override --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proxy-mode --show-hidden-metrics-for-version --v --vmodule --write-config-to -o -v
+set -g _shtab_ipvsproxy_commands plan diff explain status top
+set -g _shtab_ipvsproxy_opts_with_value --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --healthz-bind-address --healthz-port --hostname-override --interval --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proxy-mode --show-hidden-metrics-for-version --sort --v --vmodule --write-config-to -o -v
 
 complete -c ipvsproxy -e
 complete -c ipvsproxy -f
@@ -303,3 +303,8 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-text-info-buffe
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-json-split-stream -d 'See --log-text-split-stream.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-json-info-buffer-size -x -d 'See --log-flush-frequency. (default 0)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using; and test $_shtab_ipvsproxy_npos -eq 0' -a status -d 'list what the kernel has, as ipvsadm does'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using; and test $_shtab_ipvsproxy_npos -eq 0' -a top -d 'follow connections, rates and draining'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l once -d 'Print all virtual servers once, as plain lines.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l interval -x -d 'How often to look; 2 if not given.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l sort -xka "active inactive connections packets bytes draining empty name" -d 'What to sort by at first: active, inactive, connections, packets, bytes, draining, empty, name; connections if not given.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -s h -l help -d 'Print this and exit.'

@@ -1,0 +1,70 @@
+"""What is drawn, at which size."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ipvsproxy.model.flows import TableUsage
+from ipvsproxy.top.figures import Figures, Order, Row
+from ipvsproxy.top.screen import View, number, screen
+from tests.top_figures import FIGURES
+
+
+def drawn(figures=FIGURES, order=Order.CONNECTIONS, lines=24, columns=80, **console):
+    out = io.StringIO()
+    Console(file=out, width=columns, height=lines, **console).print(
+        screen(figures, View(order, is_reversed=False, lines=lines)), end=""
+    )
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("lines", [5, 6, 10, 24, 60])
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_it_fits_the_terminal(lines, columns):
+    rows = tuple(Row(f"10.96.0.{n}:80/TCP", 12, 12, 0, 99999, 99999, 1e9, 1e9, 1e12, 1e12) for n in range(100))
+    shown = drawn(Figures(rows, rows[0], 0, TableUsage(262144, 262144), 1e6, 1e6), lines=lines, columns=columns)
+    assert len(shown.splitlines()) <= max(lines, 6)
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_as_many_rows_are_shown_as_fit_and_the_keys_stand_in_the_last_line():
+    rows = tuple(Row(f"10.96.0.{n}:80/TCP", 1, 1) for n in range(100))
+    lines = drawn(Figures(rows, rows[0], 0)).splitlines()
+    assert len(lines) == 24
+    assert sum(line.startswith("10.96.0.") for line in lines) == 18
+    assert "q quits" in lines[-1]
+
+
+def test_at_80_columns_ipv4_names_and_all_keys_are_whole():
+    lines = drawn().splitlines()
+    assert any(line.startswith("10.102.199.132:80/TCP ") for line in lines)
+    assert lines[-1].split() == [
+        "[a]ctive", "[i]nact", "[c]onn/s", "[p]kt/s", "[b]ytes", "[d]raining", "[e]mpty", "[n]ame", "q", "quits",
+    ]  # fmt: skip
+
+
+def test_what_serves_nobody_and_what_drains_is_said_in_words():
+    lines = {line.split()[0]: line.split()[-1] for line in drawn().splitlines() if line[:1].isdigit()}
+    assert (lines["192.0.2.11:30080/TCP"], lines["10.102.199.132:80/TCP"]) == ("empty", "drain")
+
+
+def test_colours_are_for_terminals_and_no_color_leaves_them_out():
+    assert "\x1b" not in drawn()
+    assert "\x1b[1;31m" in drawn(force_terminal=True, color_system="standard")
+    assert "31m" not in drawn(force_terminal=True, color_system="standard", no_color=True)
+
+
+@pytest.mark.parametrize(
+    "value,text",
+    [
+        (0, "0"), (0.04, "0.0"), (4.25, "4.2"), (42, "42"), (99.94, "99.9"), (99.96, "100"), (980.4, "980"),
+        (999.4, "999"), (999.6, "1.0k"), (1000, "1k"), (12_340, "12.3k"), (999_600, "1.0M"),
+        (1.5e9, "1.5G"), (3e15, "3P"),
+    ],
+)  # fmt: skip
+def test_a_number_is_short(value, text):
+    assert number(value) == text
+    assert len(text) <= 5
