@@ -44,6 +44,7 @@ bench: setup ## count what it costs, in instructions, and compare with tests/per
 golden-update: setup ## rewrite golden files, tables of docs, schema, completions, manual from what the code says; review the diff
 	@$(PY) -m pytest tests/golden --golden-update
 	@$(PY) tests/tables/pages.py
+	@$(PY) tests/tables/screens.py
 	@$(PY) tests/tables/shell_files.py
 	@$(PY) -m ipvsproxy.config.schema
 

@@ -9,6 +9,8 @@ import pytest
 
 from ipvsproxy.config.command_line import EXIT_CODE_MEANINGS, Plan, parse_command_line
 from ipvsproxy.config.flags import FLAGS
+from ipvsproxy.top.options import make_parser
+from tests.tables.screens import SCREENS, page_with
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,7 +41,8 @@ def test_every_make_target_that_a_page_names_exists(page):
 def test_every_flag_that_a_page_names_exists(page):
     text = (ROOT / page).read_text().replace("--x", "").replace("--flag", "")
     ours = set(re.findall(r"`(?:ipvsproxy )?(--[a-z-]+)", text))
-    assert ours <= {flag.name for flag in FLAGS}
+    tops = {name for action in make_parser()._actions for name in action.option_strings}
+    assert ours <= {flag.name for flag in FLAGS} | tops
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page) for page in PAGES])
@@ -55,6 +58,18 @@ def test_the_plan_that_it_shows_is_what_the_program_prints():
     command = parse_command_line(block[1].split())
     assert isinstance(command, Plan)
     assert block[2] == (ROOT / command.config.manifests / "ipvsadm.txt").read_text()
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("command", SCREENS)
+def test_a_screen_is_what_the_command_shows(command):
+    """`make golden-update` writes it."""
+    assert page_with(README, command, SCREENS[command]()) == README
+
+
+def test_a_page_without_a_place_for_a_screen_is_an_error():
+    with pytest.raises(ValueError, match="0 places"):
+        page_with("# No place\n", "ipvsproxy top", "")
 
 
 def test_its_exit_codes_are_the_programs():
