@@ -84,6 +84,8 @@ def _subject_of(
     plan = seen.mode.plan(view, slices, evidence.host)
     ways = [way for way in ways_in(view, slices, evidence) if not only or way.key in only]
     notes = (*(note.reason for note in (*plan.notes, *plan.remarks)), *seen.tracker.claims.faults(view))
+    if not seen.tracker.knows_node and any(piece.zones for piece in slices):
+        notes = (*notes, f"Node {seen.tracker.node.name} is not known, so hints for zones are not followed")
     return Subject(tuple(way.key for way in ways), view, slices, None if only else plan, ways, notes)
 
 

@@ -201,6 +201,14 @@ def test_hints_say_which_zone_an_endpoint_is_in(place, said):
     assert reasons(said()) == {"10.244.1.5:8080": "used", "10.244.2.5:8080": "hinted to other zones, is in b"}
 
 
+def test_hints_of_zones_are_not_followed_where_our_node_is_not_known_which_is_said(place, said):
+    found = (endpoint("10.244.1.5", for_zones=["a"]), endpoint("10.244.2.5", "n2", for_zones=["b"]))
+    place(service(), endpoints(*found), flags=("--hostname-override=n9",)).explain("shop/web")
+    lines = said()
+    assert "note Node n9 is not known, so hints for zones are not followed" in lines
+    assert set(reasons(lines).values()) == {"used"}
+
+
 @pytest.mark.parametrize(
     "slices,line",
     [
