@@ -54,6 +54,18 @@ A Kubernetes Service proxy on Linux IPVS. It takes kube-proxy's flags in
 kube-proxy's spellings: --x=v or --x v; --flag, --flag=true or --flag=false;
 durations such as 1m30s or 500ms; lists with commas; _ for - in names."""
 
+_DESCRIPTIONS = {
+    Commands.DIFF: """\
+What a start with these flags would change in this kernel now, an operation a
+line; nothing is changed. The cluster is that of --manifests, or of the API
+server. What drains by right is no difference, and what is not ours is left out.
+Beside a daemon at work, a difference that stays is one it cannot put right.""",
+    Commands.EXPLAIN: """\
+A Service (namespace/name) or one VIP or node port (ADDRESS:PORT): each endpoint
+with the reason why it is used or not, wanted against actual for each object,
+and what a start would change; nothing is changed. With --from also which rules
+of ours the first packet of a connection meets, and where it ends.""",
+}
 _USAGE = {
     Commands.PROXY: """\
 ipvsproxy [flags]                  serve: program the kernel and follow changes
@@ -306,7 +318,7 @@ def make_parser(command: Commands) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ipvsproxy",
         usage=_USAGE[command],
-        description=_DESCRIPTION,
+        description=_DESCRIPTIONS.get(command, _DESCRIPTION),
         epilog=_epilog(),
         formatter_class=_HelpFormatter,
         argument_default=argparse.SUPPRESS,

@@ -50,6 +50,13 @@ def test_help_fits_a_hundred_columns(command, columns, monkeypatch):
     assert max(map(len, help_text(command).splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    "command,says", [(Commands.PLAN, "kube-proxy's flags"), (Commands.DIFF, "operation"), (Commands.EXPLAIN, "reason")]
+)
+def test_help_begins_with_what_the_command_is_for(command, says):
+    assert says in help_text(command).partition("Proxy:")[0]
+
+
 def test_help_tells_the_meaning_of_every_exit_code():
     lines = help_text(Commands.PROXY).splitlines()
     assert set(EXIT_CODE_MEANINGS) == set(ExitCode)
