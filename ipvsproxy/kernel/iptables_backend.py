@@ -97,6 +97,9 @@ class _NoTables:
     def fingerprint(self) -> bytes:
         return b""
 
+    def glance(self) -> bytes:
+        return b""
+
     def apply(self, operations: Sequence[Operation]) -> list[int]:
         return [errno.ENOENT] * len(operations)
 

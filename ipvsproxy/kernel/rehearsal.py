@@ -90,6 +90,9 @@ class _Rules(_Part):
     def families(self) -> frozenset[Family]:
         return self._real.families
 
+    def glance(self) -> bytes:
+        return self._real.glance()
+
 
 class _Conntrack:
     def __init__(self, rehearsal: Rehearsal, real: Conntrack) -> None:
