@@ -17,13 +17,15 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 State = Mapping[str, Any]
 _Attributes = dict[int, bytes]
+_Identity = tuple[Any, ...]
 
 _HERE = Path(__file__).parent
 _SYSTEM_FOLDERS = "/usr/sbin:/sbin"
@@ -31,6 +33,8 @@ _SYSTEM_FOLDERS = "/usr/sbin:/sbin"
 _NLMSG_ERROR, _NLMSG_DONE, _GENL_ID_CTRL = 2, 3, 16
 _NLM_F_MULTI, _NLM_F_ACK, _NLM_F_DUMP = 0x2, 0x4, 0x300
 _CTRL_CMD_NEWFAMILY, _OUR_FAMILY_ID = 1, 0x21
+
+_PIECE_BYTES = 8192  # the kernel's least; every program's buffer takes as much
 
 _HEADER = struct.Struct("=IHHII")
 _GENL_HEADER = struct.Struct("=BBH")
@@ -78,14 +82,57 @@ class Oracle:
         connections: Path | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """What `program` says of `state`; `connections` stands in for /proc/net/ip_vs_conn. Raises OracleError."""
-        command = [_find(program[0], "have an answer to compare with"), *program[1:], *arguments]
+        path = _find(program[0], "have an answer to compare with")
         with _serving(state) as socket_path:
             environment = {**os.environ, "LD_PRELOAD": str(self._shim), "FAKE_IPVS": socket_path}
             if connections:
                 environment["FAKE_IPVS_CONN"] = str(connections)
             return subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30
+                [*program, *arguments],
+                executable=path,  # so that the program sees the name that it was called by
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=120,
             )
+
+
+class _Kernel:
+    """A state, and its services by what names them."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._by_identity = {_identity(service): service for service in reversed(state["services"])}
+
+    def services(self, query: _Attributes, *, is_dump: bool = False) -> Sequence[State]:
+        """All of them for a dump, else the one that a request names, if it is there."""
+        if is_dump:
+            return self.state["services"]
+        found = self._by_identity.get(_meant(_parse(query[1])))
+        return [found] if found else []
+
+
+class StateSocket:
+    """The program's end of such a socket without a program: what is sent is answered from `state` at once."""
+
+    def __init__(self, state: State) -> None:
+        self._kernel = _Kernel(state)
+        self._answers: deque[bytes] = deque()
+
+    def send(self, request: bytes | bytearray) -> int:
+        self._answers.extend(_reply(self._kernel, bytes(request)))
+        return len(request)
+
+    def recv_into(self, buffer: bytearray) -> int:
+        if not self._answers:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        answer = self._answers.popleft()
+        buffer[: len(answer)] = answer
+        return len(answer)
+
+    def close(self) -> None:
+        self._answers.clear()
 
 
 def _find(program: str, purpose: str) -> str:
@@ -109,14 +156,14 @@ def _serving(state: State) -> Iterator[str]:
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """One socket of the program: a request is one packet, each message of an answer another."""
+    """One socket of the program: a request is one packet, each piece of an answer another."""
 
     server: _Server
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):  # the program hung up
             while request := self.request.recv(1 << 16):
-                for message in _reply(self.server.state, request):
+                for message in _reply(self.server.kernel, request):
                     self.request.send(message)
 
 
@@ -126,11 +173,11 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     request_queue_size = 64
 
     def __init__(self, path: str, state: State) -> None:
-        self.state = state
+        self.kernel = _Kernel(state)
         super().__init__(path, _Handler)
 
 
-def _reply(state: State, request: bytes) -> Iterator[bytes]:
+def _reply(kernel: _Kernel, request: bytes) -> Iterator[bytes]:
     """The messages that answer one request, as the kernel frames them."""
     length, kind, flags, sequence, port_id = _HEADER.unpack_from(request)
     is_dump = flags & _NLM_F_DUMP == _NLM_F_DUMP
@@ -140,17 +187,32 @@ def _reply(state: State, request: bytes) -> Iterator[bytes]:
 
     command, query = request[_HEADER.size], _parse(request[_HEADER.size + _GENL_HEADER.size : length])
     answers: Sequence[tuple[int, bytes]] | None
-    answers = _family() if kind == _GENL_ID_CTRL else _answers(state, command, query, is_dump=is_dump)
-    if answers is None:
-        yield message(_NLMSG_ERROR, 0, struct.pack("=i", -errno.ESRCH) + request[: _HEADER.size])
+    answers = _family() if kind == _GENL_ID_CTRL else _answers(kernel, command, query, is_dump=is_dump)
+    name = "GET_FAMILY" if kind == _GENL_ID_CTRL else _Command(command).name
+    number = kernel.state.get("errors", {}).get(name, 0 if answers is not None else errno.ESRCH)
+    if number or answers is None:
+        yield message(_NLMSG_ERROR, 0, struct.pack("=i", -number) + request[: _HEADER.size])
         return
-    for answer_command, attributes in answers:
-        body = _GENL_HEADER.pack(answer_command, 1, 0) + attributes
-        yield message(kind, _NLM_F_MULTI if is_dump else 0, body)
+    bodies = (_GENL_HEADER.pack(answer_command, 1, 0) + attributes for answer_command, attributes in answers)
+    yield from _pieces(message(kind, _NLM_F_MULTI if is_dump else 0, body) for body in bodies)
     if is_dump:
         yield message(_NLMSG_DONE, _NLM_F_MULTI, struct.pack("=i", 0))
     elif flags & _NLM_F_ACK:
         yield message(_NLMSG_ERROR, 0, struct.pack("=i", 0) + request[: _HEADER.size])
+
+
+def _pieces(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """As the kernel hands out a dump: as many messages at once as fit."""
+    piece: list[bytes] = []
+    size = 0
+    for message in messages:
+        if size + len(message) > _PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+        piece.append(message)
+        size += len(message)
+    if piece:
+        yield b"".join(piece)
 
 
 def _family() -> list[tuple[int, bytes]]:
@@ -158,8 +220,9 @@ def _family() -> list[tuple[int, bytes]]:
     return [(_CTRL_CMD_NEWFAMILY, name + _u16(1, _OUR_FAMILY_ID) + _u32(3, 1) + _u32(4, 0) + _u32(5, 6))]
 
 
-def _answers(state: State, command: int, query: _Attributes, *, is_dump: bool) -> list[_Answer] | None:
+def _answers(kernel: _Kernel, command: int, query: _Attributes, *, is_dump: bool) -> list[_Answer] | None:
     """Command and attributes of each answer; None where the one service asked for is not there."""
+    state = kernel.state
     match command:
         case _Command.GET_INFO:
             info = _u32(1, state.get("version", 0x10201)) + _u32(2, state.get("conn_tab_size", 4096))
@@ -169,33 +232,32 @@ def _answers(state: State, command: int, query: _Attributes, *, is_dump: bool) -
         case _Command.GET_DAEMON:
             answers = [(_Command.NEW_DAEMON, _daemon(daemon)) for daemon in state.get("daemons", [])]
         case _Command.GET_SERVICE:
-            chosen = state["services"] if is_dump else _meant_services(state, query)
+            chosen = kernel.services(query, is_dump=is_dump)
             answers = [(_Command.NEW_SERVICE, _service(service)) for service in chosen]
             return answers if answers or is_dump else None
         case _Command.GET_DEST:
-            dests = [dest for service in _meant_services(state, query) for dest in service.get("dests", [])]
+            dests = [dest for service in kernel.services(query) for dest in service.get("dests", [])]
             answers = [(_Command.NEW_DEST, _dest(dest)) for dest in dests]
         case _:
             answers = []
     return answers
 
 
-def _meant_services(state: State, query: _Attributes) -> list[State]:
-    """The service that a request names, if it is there."""
-    identity = _parse(query[1])
-    return [service for service in state["services"] if _is_meant(service, identity)][:1]
+def _identity(service: State) -> _Identity:
+    """What names a service."""
+    family = service["af"]
+    if "fwmark" in service:
+        return family, service["fwmark"]
+    return family, service["protocol"], socket.inet_pton(family, service["addr"]), service["port"]
 
 
-def _is_meant(service: State, query: _Attributes) -> bool:
-    """Whether a request's service attributes name `service`."""
+def _meant(query: _Attributes) -> _Identity:
+    """What a request's service attributes name."""
     (family,) = struct.unpack("=H", query[1])
-    if service["af"] != family:
-        return False
-    if "fwmark" in service or 5 in query:
-        return 5 in query and struct.unpack("=I", query[5])[0] == service.get("fwmark", 0)
+    if 5 in query:
+        return family, struct.unpack("=I", query[5])[0]
     size = 4 if family == socket.AF_INET else 16
-    identity = (struct.unpack("=H", query[2])[0], query[3][:size], struct.unpack("!H", query[4])[0])
-    return identity == (service["protocol"], _address(family, service["addr"])[:size], service["port"])
+    return family, struct.unpack("=H", query[2])[0], query[3][:size], struct.unpack("!H", query[4])[0]
 
 
 def _service(service: State) -> bytes:
