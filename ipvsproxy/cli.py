@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import NoReturn
 
 from ipvsproxy.config.command_line import (
@@ -108,6 +109,12 @@ def _top(arguments: Sequence[str]) -> int:
     return top_command.run(arguments)
 
 
+def _ipvsadm(arguments: Sequence[str]) -> int:
+    from ipvsproxy import status_command  # noqa: PLC0415
+
+    return status_command.run_as_ipvsadm(arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class Programs:
     """What each command calls; every one returns the exit code."""
@@ -118,14 +125,16 @@ class Programs:
     clean_up: Callable[[ProxyConfig], int] = _clean_up
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
     status: Callable[[Sequence[str]], int] = _status
+    ipvsadm: Callable[[Sequence[str]], int] = _ipvsadm
     diff: Callable[[ProxyConfig, LookOptions], int] = _diff
     explain: Callable[[ProxyConfig, LookOptions, Question], int] = _explain
     top: Callable[[Sequence[str]], int] = _top
 
 
 def main() -> NoReturn:
-    """Run the command line of this process."""
-    sys.exit(run(sys.argv[1:], Programs()))
+    """Run the command line of this process. Under the name ipvsadm, a link to this program, it is ipvsadm's."""
+    name, *words = sys.argv
+    sys.exit(run(["ipvsadm", *words] if PurePath(name).name == "ipvsadm" else words, Programs()))
 
 
 def run(argv: Sequence[str], programs: Programs) -> int:
@@ -174,8 +183,11 @@ def _compare(command: Diff | Explain, programs: Programs) -> int:
 
 
 def _watch(command: Status | Top, programs: Programs) -> int:
-    program = programs.status if isinstance(command, Status) else programs.top
-    return program(command.arguments)
+    match command:
+        case Status(arguments, as_ipvsadm):
+            return (programs.ipvsadm if as_ipvsadm else programs.status)(arguments)
+        case Top(arguments):
+            return programs.top(arguments)
 
 
 def exit_code_of(error: IpvsproxyError) -> ExitCode:

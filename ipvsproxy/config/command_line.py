@@ -73,7 +73,7 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy plan -o FORMAT [flags]   print what would be programmed; touches nothing
        ipvsproxy diff [flags]             print what a start would change; touches nothing
        ipvsproxy explain TARGET [flags]   say why a Service is served as it is; touches nothing
-       ipvsproxy status [-L -n | -S -n]   list what the kernel has, as ipvsadm does
+       ipvsproxy status [arguments]       list what the kernel has; arguments are ipvsadm's
        ipvsproxy top [--once]             follow connections, rates and draining""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
     Commands.DIFF: "ipvsproxy diff [--manifests DIR] [flags]",
@@ -164,9 +164,10 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """List what the kernel has; the arguments are ipvsadm's."""
+    """List what the kernel has; the arguments are ipvsadm's, and ours too unless it should be as ipvsadm is."""
 
     arguments: tuple[str, ...]
+    as_ipvsadm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,8 @@ def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> C
             return Status(tuple(words))
         case ["top", *words]:
             return Top(tuple(words))
+        case ["ipvsadm", *words]:
+            return Status(tuple(words), as_ipvsadm=True)
         case ["plan", *words]:
             return _parse_plan(words, read_file)
         case ["diff", *words]:

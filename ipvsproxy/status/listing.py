@@ -1,169 +1,214 @@
-"""IPVS entries as lines of `ipvsadm -L -n` (the table) and `ipvsadm -S -n` (the rules that would make them again).
+"""IPVS entries as the table of `ipvsadm -L`, in each of its sets of columns.
 
-Both show the same objects by the same words in the same order, so they share this file. Lines come one by one, without
-their newline, so a table of any size costs the memory of its sorted virtual servers and of one's real servers.
-Blanks that a column's width leaves at the end of a line belong to it. Source: ipvsadm 1.31, ipvsadm.c.
-
-A number that has no meaning is shown as ipvsadm shows it. One thing differs: tunnel flags beyond the three known values
-make `ipvsadm -S` crash, while here the highest known bit counts.
+Lines come one by one, without their newline: a table of any size costs the memory of its virtual servers and of the
+real servers of one. Blanks that a column's width leaves at the end of a line belong to it. A number that has no meaning
+is shown as ipvsadm shows it; in particular a real server's numbers wrap at 2^32, except counted bytes: ipvsadm reads the
+kernel's 64 bits with a reader of 32. Source: ipvsadm 1.31, ipvsadm.c print_title, print_service_entry.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from ipvsproxy.model.addr import format_addr, format_endpoint
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelFlags, TunnelType, VirtualServerFlags
-from ipvsproxy.model.observed import IpvsTable, ObservedRealServer, ObservedVirtualServer, full_netmask
+from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer
+from ipvsproxy.status.endpoints import Endpoint
+from ipvsproxy.status.figures import Figure, exact, scaled, signed, unsigned
 from ipvsproxy.status.order import sort_real_servers, sort_virtual_servers
-
-_TITLE = (
-    "Prot LocalAddress:Port Scheduler Flags",
-    "  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn",
+from ipvsproxy.status.requests import Columns, Table
+from ipvsproxy.status.source import Source
+from ipvsproxy.status.words import (
+    ANY_SCHEDULER_BIT,
+    FORWARD_MASK,
+    UNKNOWN_METHOD,
+    option,
+    partial_mask,
+    scheduler_flags,
 )
 
-_FORWARD_MASK = 0x07
-_UNKNOWN_METHOD = "(null)"  # what C's printf makes of ipvsadm's missing word
+_NAME_COLUMNS, _ENDPOINT_COLUMNS = 33, 28  # what an IPv4 address is cut to, and any is filled up to
+
 _FORWARD_WORDS: dict[int, str] = {
     ForwardingMethod.MASQ: "Masq",
     ForwardingMethod.LOCAL: "Local",
     ForwardingMethod.TUNNEL: "Tunnel",
     ForwardingMethod.ROUTE: "Route",
 }
-_FORWARD_OPTIONS: dict[int, str] = {
-    ForwardingMethod.MASQ: "-m",
-    ForwardingMethod.LOCAL: "-g",
-    ForwardingMethod.TUNNEL: "-i",
-    ForwardingMethod.ROUTE: "-g",
-}
-_PROTOCOL_OPTIONS: dict[int, str] = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
+_NO_TUNNEL = "n/a"
 _PROTOCOL_WORDS: dict[int, str] = {protocol: protocol.name for protocol in Protocol}
 
-_SCHEDULER_BITS = (VirtualServerFlags.SCHEDULER_1, VirtualServerFlags.SCHEDULER_2, VirtualServerFlags.SCHEDULER_3)
-_ANY_SCHEDULER_BIT = _SCHEDULER_BITS[0] | _SCHEDULER_BITS[1] | _SCHEDULER_BITS[2]
-_FLAG_NAMES = {"sh": ("sh-fallback", "sh-port"), "mh": ("mh-fallback", "mh-port")}
-_OTHER_FLAG_NAMES = ("flag-1", "flag-2", "flag-3")
+
+class _Layout(NamedTuple):
+    titles: tuple[str, str]
+    virtual_server: Callable[[str, ObservedVirtualServer, Figure], str]
+    real_server: Callable[[str, ObservedRealServer, Figure], str]
+    with_statistics: bool = False
 
 
-def list_table(table: IpvsTable) -> Iterator[str]:
-    """What `ipvsadm -L -n` prints of the whole table, line by line, without newlines."""
-    yield _version_line(table)
-    yield from _TITLE
-    for server in sort_virtual_servers(table.virtual_servers):
-        yield _listed_virtual_server(server)
-        yield from map(_listed_real_server, sort_real_servers(server.real_servers))
+def list_all(source: Source, info: tuple[int, int], table: Table, endpoint: Endpoint) -> Iterator[str]:
+    """The whole table under its version line, `info` as in Source. Raises what `source` does."""
+    layout = _LAYOUTS[table.columns]
+    servers = source.virtual_servers(with_statistics=layout.with_statistics)
+    yield _version_line(*info)
+    yield from layout.titles
+    for server in sort_virtual_servers(servers) if table.is_sorted else servers:
+        yield from _entry(source, server, table, endpoint)
 
 
-def save(table: IpvsTable) -> Iterator[str]:
-    """What `ipvsadm -S -n` prints of the whole table, line by line, without newlines."""
-    return save_lines(table.virtual_servers)
+def list_one(source: Source, table: Table, endpoint: Endpoint) -> Iterator[str] | None:
+    """One virtual server's part of it, without the version line; None where there is none. Raises likewise."""
+    layout = _LAYOUTS[table.columns]
+    found = table.only and source.find(table.only, with_statistics=layout.with_statistics)
+    return _under_titles(layout, _entry(source, found, table, endpoint)) if found else None
 
 
-def save_lines(virtual_servers: Iterable[ObservedVirtualServer]) -> Iterator[str]:
-    """The same of virtual servers that may only be wanted. Rules carry no thresholds, time-outs or counters."""
-    for server in sort_virtual_servers(tuple(virtual_servers)):
-        selector = _selector(server)
-        yield _saved_virtual_server(selector, server)
-        for real_server in sort_real_servers(server.real_servers):
-            yield _saved_real_server(selector, real_server)
+def _under_titles(layout: _Layout, lines: Iterator[str]) -> Iterator[str]:
+    yield from layout.titles
+    yield from lines
 
 
-def _version_line(table: IpvsTable) -> str:
-    major, minor, patch = table.version >> 16 & 0xFF, table.version >> 8 & 0xFF, table.version & 0xFF
-    return f"IP Virtual Server version {major}.{minor}.{patch} (size={table.conn_tab_size})"
+def _entry(source: Source, server: ObservedVirtualServer, table: Table, endpoint: Endpoint) -> Iterator[str]:
+    layout, figure = _LAYOUTS[table.columns], exact if table.is_exact else scaled
+    real_servers = source.real_servers(server, with_statistics=layout.with_statistics)
+    yield layout.virtual_server(_name(server, endpoint), server, figure)
+    for real_server in sort_real_servers(real_servers) if table.is_sorted else real_servers:
+        text = endpoint(real_server.address, real_server.port, server.protocol)
+        if text[0] != "[":
+            text = text[:_ENDPOINT_COLUMNS]
+        yield layout.real_server(text, real_server, figure)
 
 
-def _listed_virtual_server(server: ObservedVirtualServer) -> str:
-    words = [_name(server), server.scheduler]
-    if server.flags & _ANY_SCHEDULER_BIT:
-        words.append(f"({_scheduler_flags(server)})")
+def _version_line(version: int, conn_tab_size: int) -> str:
+    return f"IP Virtual Server version {dotted(version)} (size={conn_tab_size})"
+
+
+def dotted(version: int) -> str:
+    """A version word as people write it."""
+    return f"{version >> 16 & 0xFF}.{version >> 8 & 0xFF}.{version & 0xFF}"
+
+
+def _name(server: ObservedVirtualServer, endpoint: Endpoint) -> str:
+    """The title of a virtual server in the table; a firewall mark above 2^31 - 1 is negative, as ipvsadm prints it."""
+    if server.fwmark:
+        return f"FWM  {signed(server.fwmark)}" + (" IPv6" if server.family is Family.IPV6 else "")
+    text = endpoint(server.address, server.port, server.protocol)
+    name = f"{_PROTOCOL_WORDS.get(server.protocol, '?'):<4} {text}"
+    return name[:_NAME_COLUMNS] if server.family is Family.IPV4 else name
+
+
+def _settings(name: str, server: ObservedVirtualServer, _: Figure) -> str:
+    words = [name, server.scheduler]
+    if server.flags & ANY_SCHEDULER_BIT:
+        words.append(f"({scheduler_flags(server)})")
     if server.flags & VirtualServerFlags.PERSISTENT:
-        words += ["persistent", str(server.timeout_s), *_option("mask", _partial_mask(server))]
-        words += _option("pe", server.pe_name)
+        words += ["persistent", str(server.timeout_s), *option("mask", partial_mask(server))]
+        words += option("pe", server.pe_name)
     if server.flags & VirtualServerFlags.ONE_PACKET:
         words.append("ops")
     return " ".join(words)
 
 
-def _listed_real_server(server: ObservedRealServer) -> str:
-    forward = _FORWARD_WORDS.get(server.conn_flags & _FORWARD_MASK, _UNKNOWN_METHOD)
-    endpoint = format_endpoint(server.address, server.port)
-    return f"  -> {endpoint:<28} {forward:<7} {_signed(server.weight):<6} {server.active:<10} {server.inactive:<10}"
+def _counters(name: str, server: ObservedVirtualServer, figure: Figure) -> str:
+    seen = server.statistics
+    counts = (seen.connections, seen.packets_in, seen.packets_out, seen.bytes_in, seen.bytes_out)
+    return f"{name:<33}" + "".join(map(figure, counts))
 
 
-def _saved_virtual_server(selector: str, server: ObservedVirtualServer) -> str:
-    words = ["-A", selector, "-s", server.scheduler]
-    if server.flags & VirtualServerFlags.PERSISTENT:
-        words += ["-p", str(server.timeout_s), *_option("-M", _partial_mask(server))]
-    words += _option("--pe", server.pe_name)
-    if server.flags & VirtualServerFlags.ONE_PACKET:
-        words.append("-o")
-    if server.flags & _ANY_SCHEDULER_BIT:
-        words += ["-b", _scheduler_flags(server)]
-    return " ".join(words)
+def _rates(name: str, server: ObservedVirtualServer, figure: Figure) -> str:
+    seen = server.statistics
+    counts = (seen.connections_per_s, seen.packets_in_per_s, seen.packets_out_per_s)
+    return f"{name:<33}" + "".join(map(figure, (*counts, seen.bytes_in_per_s, seen.bytes_out_per_s)))
 
 
-def _saved_real_server(selector: str, server: ObservedRealServer) -> str:
-    method = server.conn_flags & _FORWARD_MASK
-    words = ["-a", selector, "-r", format_endpoint(server.address, server.port)]
-    words += [_FORWARD_OPTIONS.get(method, _UNKNOWN_METHOD), "-w", str(_signed(server.weight))]
-    if method == ForwardingMethod.TUNNEL:
-        words += _tunnel_options(server)
-    return " ".join(words)
+def _forward(server: ObservedRealServer) -> str:
+    return _FORWARD_WORDS.get(server.conn_flags & FORWARD_MASK, UNKNOWN_METHOD)
 
 
-def _name(server: ObservedVirtualServer) -> str:
-    """The title of a virtual server in the table; a firewall mark above 2^31 - 1 is negative, as ipvsadm prints it."""
-    if server.fwmark:
-        return f"FWM  {_signed(server.fwmark)}" + (" IPv6" if server.family is Family.IPV6 else "")
-    return f"{_PROTOCOL_WORDS.get(server.protocol, '?'):<4} {format_endpoint(server.address, server.port)}"
+def _real_server(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+    forward = _FORWARD_WORDS.get(server.conn_flags & FORWARD_MASK, UNKNOWN_METHOD)
+    return f"  -> {endpoint:<28} {forward:<7} {signed(server.weight):<6} {server.active:<10} {server.inactive:<10}"
 
 
-def _selector(server: ObservedVirtualServer) -> str:
-    """The option that names a virtual server in a rule."""
-    if server.fwmark:
-        return f"-f {_signed(server.fwmark)}" + (" -6" if server.family is Family.IPV6 else "")
-    return f"{_PROTOCOL_OPTIONS.get(server.protocol, '--xxx-service')} {format_endpoint(server.address, server.port)}"
+def _real_server_tunnel(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+    settings = f"{_forward(server):<7} {_tunnel(server):<13} {signed(server.weight):<6}"
+    return f"  -> {endpoint:<28} {settings} {server.active:<10} {server.inactive:<10}"
 
 
-def _scheduler_flags(server: ObservedVirtualServer) -> str:
-    """Names of the scheduler's flag bits, which each scheduler reads its own way; sh and mh have none for the third."""
-    names = _FLAG_NAMES.get(server.scheduler, _OTHER_FLAG_NAMES)
-    return ",".join(name for bit, name in zip(_SCHEDULER_BITS, names, strict=False) if server.flags & bit)
+def _real_server_counters(endpoint: str, server: ObservedRealServer, figure: Figure) -> str:
+    seen = server.statistics
+    counts = map(unsigned, (seen.connections, seen.packets_in, seen.packets_out))
+    return f"  -> {endpoint:<28}" + "".join(map(figure, (*counts, seen.bytes_in, seen.bytes_out)))
 
 
-def _partial_mask(server: ObservedVirtualServer) -> str:
-    """The mask by which clients are grouped, empty where each address counts alone."""
-    if server.netmask == full_netmask(server.family):
-        return ""
-    if server.family is Family.IPV4:
-        return format_addr(server.netmask)
-    return str(int.from_bytes(server.netmask, sys.byteorder))
+def _real_server_rates(endpoint: str, server: ObservedRealServer, figure: Figure) -> str:
+    seen = server.statistics
+    counts = map(unsigned, (seen.connections_per_s, seen.packets_in_per_s, seen.packets_out_per_s))
+    bytes_per_s = (figure(unsigned(seen.bytes_in_per_s)), figure(unsigned(seen.bytes_out_per_s)))
+    return f"  -> {endpoint:<28}" + "".join((*(f" {count:8}" for count in counts), *bytes_per_s))
 
 
-def _tunnel_options(server: ObservedRealServer) -> list[str]:
+def _real_server_thresholds(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+    thresholds = f"{server.upper_threshold:<10} {server.lower_threshold:<10}"
+    return f"  -> {endpoint:<28} {thresholds} {server.active:<10} {server.inactive:<10}"
+
+
+def _real_server_persistence(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+    settings = f"{unsigned(server.weight):<9} {server.persistent:<11}"
+    return f"  -> {endpoint:<28} {settings} {server.active:<10} {server.inactive:<10}"
+
+
+def _tunnel(server: ObservedRealServer) -> str:
+    if server.conn_flags & FORWARD_MASK != ForwardingMethod.TUNNEL:
+        return _NO_TUNNEL
     match server.tun_type:
         case TunnelType.IPIP:
-            return ["--tun-type", "ipip"]
+            return "ipip"
         case TunnelType.GUE:
-            return ["--tun-type", "gue", "--tun-port", str(server.tun_port), _checksum_option(server.tun_flags)]
+            return f"gue:{server.tun_port}:{_checksum(server.tun_flags)}"
         case TunnelType.GRE:
-            return ["--tun-type", "gre", _checksum_option(server.tun_flags)]
+            return f"gre:{_checksum(server.tun_flags)}"
         case _:
-            return []
+            return _NO_TUNNEL
 
 
-def _checksum_option(tun_flags: int) -> str:
+def _checksum(tun_flags: int) -> str:
     if tun_flags & TunnelFlags.REMOTE_CHECKSUM:
-        return "--tun-remcsum"
-    return "--tun-csum" if tun_flags & TunnelFlags.CHECKSUM else "--tun-nocsum"
+        return "r+c"
+    return "+c" if tun_flags & TunnelFlags.CHECKSUM else "-c"
 
 
-def _option(name: str, value: str) -> list[str]:
-    return [name, value] if value else []
+def _title(*columns: str) -> str:
+    return f"{'Prot LocalAddress:Port':<33} {' '.join(columns)}"
 
 
-def _signed(number: int) -> int:
-    """An unsigned 32-bit number as C's `%d` prints it."""
-    return (number ^ 0x8000_0000) - 0x8000_0000
+_PLAIN = "Prot LocalAddress:Port Scheduler Flags"
+_REMOTE = "  -> RemoteAddress:Port"
+_LAYOUTS = {
+    Columns.PLAIN: _Layout(
+        (_PLAIN, f"{_REMOTE}           Forward Weight ActiveConn InActConn"), _settings, _real_server
+    ),
+    Columns.TUNNELS: _Layout(
+        (_PLAIN, f"{_REMOTE}           Forward TunnelInfo    Weight ActiveConn InActConn"),
+        _settings,
+        _real_server_tunnel,
+    ),
+    Columns.STATISTICS: _Layout(
+        (_title("   Conns", "  InPkts", " OutPkts", " InBytes", "OutBytes"), _REMOTE),
+        _counters,
+        _real_server_counters,
+        with_statistics=True,
+    ),
+    Columns.RATES: _Layout(
+        (_title("     CPS", "   InPPS", "  OutPPS", "   InBPS", "  OutBPS"), _REMOTE),
+        _rates,
+        _real_server_rates,
+        with_statistics=True,
+    ),
+    Columns.THRESHOLDS: _Layout(
+        (_title("Uthreshold", "Lthreshold", "ActiveConn", "InActConn "), _REMOTE), _settings, _real_server_thresholds
+    ),
+    Columns.PERSISTENCE: _Layout(
+        (_title("Weight   ", "PersistConn", "ActiveConn", "InActConn "), _REMOTE), _settings, _real_server_persistence
+    ),
+}

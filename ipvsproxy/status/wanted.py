@@ -21,8 +21,8 @@ from ipvsproxy.model.kernel_objects import (
 from ipvsproxy.model.notes import Note
 from ipvsproxy.model.observed import ObservedVirtualServer, as_observed
 from ipvsproxy.plan.rule_text import layer_text, rule_text
-from ipvsproxy.status.listing import save_lines
 from ipvsproxy.status.order import sort_virtual_servers
+from ipvsproxy.status.rules import save_lines
 
 _ENTRY_KINDS = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY, Kind.BOUND_ENTRY)
 

@@ -58,7 +58,7 @@ _SYNOPSIS = (
     ("ipvsproxy plan", "-o FORMAT (--manifests DIR | --from-cluster) [flags]"),
     ("ipvsproxy diff", "[--manifests DIR] [flags]"),
     ("ipvsproxy explain", "NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]"),
-    ("ipvsproxy status", "[-L -n | -S -n]"),
+    ("ipvsproxy status", "[--from FILE] [arguments of ipvsadm(8) that list]"),
     ("ipvsproxy top", "[--once] [--interval SECONDS] [--sort COLUMN]"),
 )
 

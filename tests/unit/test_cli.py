@@ -39,7 +39,18 @@ class Calls:
         return cli.Programs(
             *(
                 self.program(name)
-                for name in ("serve", "write", "prepare", "clean_up", "plan", "status", "diff", "explain", "top")
+                for name in (
+                    "serve",
+                    "write",
+                    "prepare",
+                    "clean_up",
+                    "plan",
+                    "status",
+                    "ipvsadm",
+                    "diff",
+                    "explain",
+                    "top",
+                )
             )
         )
 
@@ -81,6 +92,7 @@ def test_a_hang_up_waits_for_who_serves_and_ends_all_else(words, held):
         pytest.param(["--cleanup"], "clean_up", id="clean-up"),
         pytest.param(["plan", "-o", "json", *MANIFESTS], "plan", id="plan"),
         pytest.param(["status", "-L", "-n"], "status", id="status"),
+        pytest.param(["ipvsadm", "-L", "-n"], "ipvsadm", id="as a link named ipvsadm calls it"),
         pytest.param(["diff", *MANIFESTS], "diff", id="diff"),
         pytest.param(["explain", "default/web", *MANIFESTS], "explain", id="explain"),
         pytest.param(["top", "--once"], "top", id="top"),

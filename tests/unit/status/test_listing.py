@@ -1,46 +1,21 @@
-"""What the lines of `-L -n` and `-S -n` say: the real ipvsadm's bytes, and what its fixtures do not reach."""
+"""What the lines of `-L -n` and `-S -n` say where the fixtures of the real ipvsadm (test_fixtures.py) do not reach."""
 
 from __future__ import annotations
 
-import json
 import struct
 import tracemalloc
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelFlags, TunnelType, VirtualServerFlags
 from ipvsproxy.model.observed import IpvsTable, ObservedRealServer, ObservedVirtualServer, full_netmask
-from ipvsproxy.status.listing import list_table, save, save_lines
-from tests.unit.status.ipvs_states import observed_table
-
-_DATA = Path(__file__).parents[2] / "data" / "ipvsadm"
-_RENDERERS = {("-L", "-n"): list_table, ("-S", "-n"): save}
-
-
-def _fixture_cases():
-    """Every case of exactly these two command lines that succeeds; a failing one says nothing about IPVS entries."""
-    indexes = [json.loads(index.read_text()) for index in sorted(_DATA.glob("*.index.json"))]
-    ours = [
-        case for index in indexes for case in index["cases"] if tuple(case["argv"]) in _RENDERERS and not case["rc"]
-    ]
-    return [
-        pytest.param(case["state"], _RENDERERS[tuple(case["argv"])], case["stdout"], id=case["stdout"]) for case in ours
-    ]
-
-
-@pytest.mark.parametrize("state,render,output", _fixture_cases())
-def test_lines_are_what_the_real_program_prints_of_this_state(state, render, output):
-    table = observed_table(json.loads((_DATA / f"{state}.state.json").read_text()))
-    printed = "".join(f"{line}\n" for line in render(table))
-    assert printed == (_DATA / output).read_text()
-
-
-def test_fixtures_hold_both_command_lines_of_all_fourteen_states_that_list():
-    cases = [param.values for param in _fixture_cases()]
-    assert len(cases) == 28
-    assert len({state for state, _, _ in cases}) == 14
+from ipvsproxy.status.endpoints import numeric
+from ipvsproxy.status.listing import list_all
+from ipvsproxy.status.requests import Columns, Table
+from ipvsproxy.status.rules import save, save_lines
+from ipvsproxy.status.source import TableSource
 
 
 def _virtual_server(address: str = "10.96.0.10", *real_servers: ObservedRealServer, **fields) -> ObservedVirtualServer:
@@ -64,13 +39,18 @@ def _real_server(address: str = "10.44.0.1", **fields) -> ObservedRealServer:
     return ObservedRealServer(address=parse_addr(address), port=8080, **fields)
 
 
-def _listed(server: ObservedVirtualServer) -> list[str]:
+def _table_lines(table: IpvsTable, columns: Columns = Columns.PLAIN) -> Iterator[str]:
+    source = TableSource(table)
+    return list_all(source, source.info(), Table(columns=columns), numeric)
+
+
+def _listed(server: ObservedVirtualServer, columns: Columns = Columns.PLAIN) -> list[str]:
     """Its lines in the table, below the version and the titles."""
-    return list(list_table(IpvsTable(0x10201, 4096, (server,))))[3:]
+    return list(_table_lines(IpvsTable(0x10201, 4096, (server,)), columns))[3:]
 
 
 def test_an_empty_table_still_has_its_three_title_lines():
-    assert list(list_table(IpvsTable(0x10203, 1 << 20))) == [
+    assert list(_table_lines(IpvsTable(0x10203, 1 << 20))) == [
         "IP Virtual Server version 1.2.3 (size=1048576)",
         "Prot LocalAddress:Port Scheduler Flags",
         "  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn",
@@ -78,7 +58,7 @@ def test_an_empty_table_still_has_its_three_title_lines():
 
 
 def test_an_empty_table_saves_as_nothing():
-    assert list(save(IpvsTable(0x10201, 4096))) == []
+    assert list(save(TableSource(IpvsTable(0x10201, 4096)), numeric)) == []
 
 
 @pytest.mark.parametrize(
@@ -202,11 +182,23 @@ def test_a_long_ipv6_real_server_pushes_the_columns_and_loses_nothing():
     assert lines[1] == f"  -> [{address}]:8080 Masq    1      0          0         "
 
 
+@pytest.mark.parametrize(
+    "tun_type,tun_flags,told",
+    [
+        pytest.param(TunnelType.GRE, 3, "gre:r+c", id="the higher of two flags"),
+        pytest.param(3, 0, "n/a", id="nothing of a type nobody knows"),
+    ],
+)
+def test_a_tunnels_column_tells(tun_type, tun_flags, told):
+    real_server = _real_server(conn_flags=ForwardingMethod.TUNNEL, tun_type=tun_type, tun_flags=tun_flags)
+    assert _listed(_virtual_server("10.96.0.10", real_server), Columns.TUNNELS)[1].split()[3] == told
+
+
 def test_a_large_table_is_listed_in_a_fraction_of_the_memory_of_its_text():
     table = IpvsTable(0x10201, 4096, tuple(_with_many_real_servers(number) for number in range(1000)))
     tracemalloc.start()
     try:
-        text_size = sum(len(line) for line in list_table(table))
+        text_size = sum(len(line) for line in _table_lines(table))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
