@@ -27,7 +27,7 @@ from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc, ipvs_statistic
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import family_of
-from ipvsproxy.model.enums import Protocol, VirtualServerFlags
+from ipvsproxy.model.enums import Family, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import (
     Key,
     Kind,
@@ -108,10 +108,12 @@ class NetlinkIpvs:
 
     def real_servers(self, server: ObservedVirtualServer, *, with_statistics: bool = False) -> list[ObservedRealServer]:
         """Those of one virtual server in kernel order, none of one that is gone meanwhile. Raises KernelError."""
-        bodies = self._ask(lambda family_id: self._dump_dests(family_id, server))
-        if not with_statistics:
-            return [ipvs_decode.decode_dest(body, server.family) for body in bodies]
-        return [ipvs_decode.decode_dest(body, server.family, ipvs_statistics.OF_DESTS.read(body)) for body in bodies]
+        request = ipvs_encode.encode_dest_dump(
+            server.family, server.protocol, server.address, server.port, server.fwmark
+        )
+        one, several = _WITH_STATISTICS if with_statistics else _WITHOUT_STATISTICS
+        one, several = partial(one, server.family), partial(several, server.family)
+        return self._ask(lambda family_id: self.netlink.select(family_id, request, one, several))
 
     def sync_daemons(self) -> list[SyncDaemon]:
         """Those that run, master first. Raises KernelError."""
@@ -221,6 +223,28 @@ def _service(body: bytes, *, with_statistics: bool) -> ObservedVirtualServer:
     if not with_statistics:
         return ipvs_decode.decode_service(body)
     return ipvs_decode.decode_service(body, ipvs_statistics.OF_SERVICES.read(body))
+
+
+def _real_server(family: Family, piece: bytes, start: int, end: int) -> ObservedRealServer:
+    return ipvs_decode.decode_dest(piece[start:end], family)
+
+
+def _real_server_with_statistics(family: Family, piece: bytes, start: int, end: int) -> ObservedRealServer:
+    body = piece[start:end]
+    return ipvs_decode.decode_dest(body, family, ipvs_statistics.OF_DESTS.read(body))
+
+
+def _real_servers(family: Family, piece: bytes, length: int) -> list[ObservedRealServer] | None:
+    return ipvs_decode.decode_dest_run(piece, length, family)
+
+
+def _real_servers_with_statistics(family: Family, piece: bytes, length: int) -> list[ObservedRealServer] | None:
+    statistics = ipvs_statistics.OF_DESTS.read_run(piece, length)
+    return None if statistics is None else ipvs_decode.decode_dest_run(piece, length, family, statistics)
+
+
+_WITHOUT_STATISTICS = _real_server, _real_servers
+_WITH_STATISTICS = _real_server_with_statistics, _real_servers_with_statistics
 
 
 def _explain(error: KernelError) -> KernelError:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from itertools import repeat
 from socket import ntohs
 from sys import byteorder
+from typing import Any
 
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.attribute_reader import GENL_HEADER_BYTES, AttributeReader, Wanted
@@ -167,22 +170,36 @@ def decode_service(body: bytes, statistics: Statistics = NO_STATISTICS) -> Obser
 
 def decode_dest(body: bytes, family: Family, statistics: Statistics = NO_STATISTICS) -> ObservedRealServer:
     """A real server of a virtual server of `family`."""
-    own_family, address, port, method, weight, upper, lower, active, inactive, persistent, *tunnel = _DESTS.read(body)
+    return _real_server(_DESTS.read(body), family, statistics)
+
+
+def decode_dest_run(
+    piece: bytes, length: int, family: Family, statistics: Iterable[Statistics] = repeat(NO_STATISTICS)
+) -> list[ObservedRealServer] | None:
+    """All real servers of a piece of a dump, see AttributeReader.read_run; `statistics` of one after the other."""
+    found = _DESTS.read_run(piece, length)
+    if found is None:
+        return None
+    return [_real_server(values, family, its) for values, its in zip(found, statistics, strict=False)]
+
+
+def _real_server(values: tuple[Any, ...], family: Family, statistics: Statistics) -> ObservedRealServer:
+    own_family, address, port, method, weight, upper, lower, active, inactive, persistent, *tunnel = values
     tun_type, tun_port, tun_flags = tunnel
-    return ObservedRealServer(
-        address=_unpad(address, own_family or family),
-        port=ntohs(port),
-        conn_flags=method,
-        weight=weight,
-        upper_threshold=upper,
-        lower_threshold=lower,
-        active=active,
-        inactive=inactive,
-        persistent=persistent,
-        tun_type=tun_type,
-        tun_port=ntohs(tun_port),
-        tun_flags=tun_flags,
-        statistics=statistics,
+    return ObservedRealServer(  # by position: a hundred thousand come by here
+        _unpad(address, own_family or family),
+        ntohs(port),
+        method,
+        weight,
+        upper,
+        lower,
+        active,
+        inactive,
+        persistent,
+        tun_type,
+        ntohs(tun_port),
+        tun_flags,
+        statistics,
     )
 
 

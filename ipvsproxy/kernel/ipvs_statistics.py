@@ -44,6 +44,13 @@ class StatisticsReader:
             values = self._narrow.read(body)
         return Statistics(*values)
 
+    def read_run(self, piece: bytes, length: int) -> list[Statistics] | None:
+        """The same of a piece of a dump, see AttributeReader.read_run; None of a kernel without wide counters, too."""
+        found = self._wide.read_run(piece, length)
+        if found is None or found[0][0] == _MISSING:
+            return None
+        return [Statistics(*values) for values in found]
+
 
 def _counters(table: type[AttrListPacker], codes: dict[str, str], inside: int, default: int) -> list[Wanted]:
     return [Wanted(attribute_number(table, name), code, default, inside) for name, code in codes.items()]

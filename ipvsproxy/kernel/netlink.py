@@ -170,15 +170,22 @@ class NetlinkSocket:
         """The bodies of all messages of a dump, never a part of them. Raises DumpInterrupted, KernelError."""
         return self.select(message_type, body, _whole_body)
 
-    def select(self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]) -> list[Picked]:
+    def select(
+        self,
+        message_type: int,
+        body: bytes,
+        pick: Callable[[bytes, int, int], Picked | None],
+        pick_run: Callable[[bytes, int], list[Picked] | None] | None = None,
+    ) -> list[Picked]:
         """What `pick` makes of the messages of a dump, None left out. Raises DumpInterrupted, KernelError.
 
         It gets a piece of the dump, and where in it a body begins and ends: of tables that are large and of which
-        little is wanted, nothing else need be copied or kept.
+        little is wanted, nothing else need be copied or kept. `pick_run` gets a whole piece and its first message's
+        length, and may make as much of it at once if all messages have the same header; None where it cannot.
         """
         for _ in range(_DUMP_ATTEMPTS):
             try:
-                picked = self._select_once(message_type, body, pick)
+                picked = self._select_once(message_type, body, pick, pick_run)
             except OSError as error:
                 raise self._give_up(error) from error
             if picked is not None:
@@ -206,7 +213,11 @@ class NetlinkSocket:
         return [errors.get(position, unanswered) for position in range(len(bodies))]
 
     def _select_once(
-        self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]
+        self,
+        message_type: int,
+        body: bytes,
+        pick: Callable[[bytes, int, int], Picked | None],
+        pick_run: Callable[[bytes, int], list[Picked] | None] | None,
     ) -> list[Picked] | None:
         """All that was picked, or None where the kernel says that it does not fit together."""
         self.counters.dumps += 1
@@ -215,6 +226,14 @@ class NetlinkSocket:
         all_flags = 0
         while True:
             piece = self._receive(opened)
+            if pick_run and len(piece) > HEADER.size:
+                length, found_type, flags, its_sequence, _ = HEADER.unpack_from(piece)
+                is_ours = its_sequence == sequence and found_type not in _END_OF_DUMP
+                run = pick_run(piece, length) if is_ours else None
+                if run is not None:
+                    all_flags |= flags
+                    picked += run
+                    continue
             for found_type, flags, its_sequence, start, end in message_spans(piece):
                 if its_sequence != sequence:
                     continue

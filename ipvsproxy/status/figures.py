@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-Figure: TypeAlias = Callable[[int], str]
+Figures: TypeAlias = Callable[[tuple[int, ...]], str]
+"""Text of the numbers of a line."""
 
 # The first limit that is above a number says by what it is divided, cut off, and which letter tells so.
 _SCALES = ((10**9, 10**3, "K"), (10**11, 10**6, "M"), (10**14, 10**9, "G"))
@@ -16,8 +17,19 @@ _BEYOND = (10**12, "T")
 _UNSCALED = 10**8
 
 
-def scaled(number: int) -> str:
-    """In nine columns, by factors of 1000, never rounded."""
+def scaled(numbers: tuple[int, ...]) -> str:
+    """Each in nine columns, by factors of 1000, never rounded."""
+    if max(numbers) < _UNSCALED:  # most of a table
+        return "%9d" * len(numbers) % numbers
+    return "".join(map(_scaled, numbers))
+
+
+def exact(numbers: tuple[int, ...]) -> str:
+    """All digits, behind a blank where they fill the columns."""
+    return " %8d" * len(numbers) % numbers
+
+
+def _scaled(number: int) -> str:
     if number < _UNSCALED:
         return f"{number:9}"
     for limit, divisor, letter in _SCALES:
@@ -25,11 +37,6 @@ def scaled(number: int) -> str:
             return f"{number // divisor:8}{letter}"
     divisor, letter = _BEYOND
     return f"{number // divisor:8}{letter}"
-
-
-def exact(number: int) -> str:
-    """All digits, behind a blank where they fill the columns."""
-    return f" {number:>8}"
 
 
 def unsigned(number: int) -> int:

@@ -2,19 +2,20 @@
 
 Lines come one by one, without their newline: a table of any size costs the memory of its virtual servers and of the
 real servers of one. Blanks that a column's width leaves at the end of a line belong to it. A number that has no meaning
-is shown as ipvsadm shows it; in particular a real server's numbers wrap at 2^32, except counted bytes: ipvsadm reads the
-kernel's 64 bits with a reader of 32. Source: ipvsadm 1.31, ipvsadm.c print_title, print_service_entry.
+is shown as ipvsadm shows it; in particular a real server's numbers wrap at 2^32, except counted bytes: ipvsadm reads 64
+bits with a reader of 32. Source: ipvsadm 1.31, ipvsadm.c print_title, print_service_entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelFlags, TunnelType, VirtualServerFlags
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer
 from ipvsproxy.status.endpoints import Endpoint
-from ipvsproxy.status.figures import Figure, exact, scaled, signed, unsigned
+from ipvsproxy.status.figures import Figures, exact, scaled, signed, unsigned
 from ipvsproxy.status.order import sort_real_servers, sort_virtual_servers
 from ipvsproxy.status.requests import Columns, Table
 from ipvsproxy.status.source import Source
@@ -36,13 +37,14 @@ _FORWARD_WORDS: dict[int, str] = {
     ForwardingMethod.ROUTE: "Route",
 }
 _NO_TUNNEL = "n/a"
+_U32 = 0xFFFF_FFFF
 _PROTOCOL_WORDS: dict[int, str] = {protocol: protocol.name for protocol in Protocol}
 
 
 class _Layout(NamedTuple):
     titles: tuple[str, str]
-    virtual_server: Callable[[str, ObservedVirtualServer, Figure], str]
-    real_server: Callable[[str, ObservedRealServer, Figure], str]
+    virtual_server: Callable[[str, ObservedVirtualServer, Figures], str]
+    real_server: Callable[[str, ObservedRealServer, Figures], str]
     with_statistics: bool = False
 
 
@@ -69,14 +71,13 @@ def _under_titles(layout: _Layout, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _entry(source: Source, server: ObservedVirtualServer, table: Table, endpoint: Endpoint) -> Iterator[str]:
-    layout, figure = _LAYOUTS[table.columns], exact if table.is_exact else scaled
+    layout, figures = _LAYOUTS[table.columns], exact if table.is_exact else scaled
     real_servers = source.real_servers(server, with_statistics=layout.with_statistics)
-    yield layout.virtual_server(_name(server, endpoint), server, figure)
+    yield layout.virtual_server(_name(server, endpoint), server, figures)
+    protocol, write = server.protocol, layout.real_server
     for real_server in sort_real_servers(real_servers) if table.is_sorted else real_servers:
-        text = endpoint(real_server.address, real_server.port, server.protocol)
-        if text[0] != "[":
-            text = text[:_ENDPOINT_COLUMNS]
-        yield layout.real_server(text, real_server, figure)
+        text = endpoint(real_server.address, real_server.port, protocol)
+        yield write(text if text[0] == "[" else text[:_ENDPOINT_COLUMNS], real_server, figures)
 
 
 def _version_line(version: int, conn_tab_size: int) -> str:
@@ -97,7 +98,7 @@ def _name(server: ObservedVirtualServer, endpoint: Endpoint) -> str:
     return name[:_NAME_COLUMNS] if server.family is Family.IPV4 else name
 
 
-def _settings(name: str, server: ObservedVirtualServer, _: Figure) -> str:
+def _settings(name: str, server: ObservedVirtualServer, _: Figures) -> str:
     words = [name, server.scheduler]
     if server.flags & ANY_SCHEDULER_BIT:
         words.append(f"({scheduler_flags(server)})")
@@ -109,51 +110,56 @@ def _settings(name: str, server: ObservedVirtualServer, _: Figure) -> str:
     return " ".join(words)
 
 
-def _counters(name: str, server: ObservedVirtualServer, figure: Figure) -> str:
+def _counters(name: str, server: ObservedVirtualServer, figures: Figures) -> str:
     seen = server.statistics
     counts = (seen.connections, seen.packets_in, seen.packets_out, seen.bytes_in, seen.bytes_out)
-    return f"{name:<33}" + "".join(map(figure, counts))
+    return f"{name:<33}{figures(counts)}"
 
 
-def _rates(name: str, server: ObservedVirtualServer, figure: Figure) -> str:
+def _rates(name: str, server: ObservedVirtualServer, figures: Figures) -> str:
     seen = server.statistics
     counts = (seen.connections_per_s, seen.packets_in_per_s, seen.packets_out_per_s)
-    return f"{name:<33}" + "".join(map(figure, (*counts, seen.bytes_in_per_s, seen.bytes_out_per_s)))
+    return f"{name:<33}{figures((*counts, seen.bytes_in_per_s, seen.bytes_out_per_s))}"
 
 
 def _forward(server: ObservedRealServer) -> str:
     return _FORWARD_WORDS.get(server.conn_flags & FORWARD_MASK, UNKNOWN_METHOD)
 
 
-def _real_server(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+def _real_server(endpoint: str, server: ObservedRealServer, _: Figures) -> str:
     forward = _FORWARD_WORDS.get(server.conn_flags & FORWARD_MASK, UNKNOWN_METHOD)
-    return f"  -> {endpoint:<28} {forward:<7} {signed(server.weight):<6} {server.active:<10} {server.inactive:<10}"
+    return f"  -> {endpoint:<28}{_columns(forward, server.weight, server.active, server.inactive)}"
 
 
-def _real_server_tunnel(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+@lru_cache(maxsize=4096)  # most of a table ends alike, and the columns are half of what a line costs
+def _columns(forward: str, weight: int, active: int, inactive: int) -> str:
+    return f" {forward:<7} {signed(weight):<6} {active:<10} {inactive:<10}"
+
+
+def _real_server_tunnel(endpoint: str, server: ObservedRealServer, _: Figures) -> str:
     settings = f"{_forward(server):<7} {_tunnel(server):<13} {signed(server.weight):<6}"
     return f"  -> {endpoint:<28} {settings} {server.active:<10} {server.inactive:<10}"
 
 
-def _real_server_counters(endpoint: str, server: ObservedRealServer, figure: Figure) -> str:
+def _real_server_counters(endpoint: str, server: ObservedRealServer, figures: Figures) -> str:
     seen = server.statistics
-    counts = map(unsigned, (seen.connections, seen.packets_in, seen.packets_out))
-    return f"  -> {endpoint:<28}" + "".join(map(figure, (*counts, seen.bytes_in, seen.bytes_out)))
+    counts = (seen.connections & _U32, seen.packets_in & _U32, seen.packets_out & _U32, seen.bytes_in, seen.bytes_out)
+    return f"  -> {endpoint:<28}{figures(counts)}"
 
 
-def _real_server_rates(endpoint: str, server: ObservedRealServer, figure: Figure) -> str:
+def _real_server_rates(endpoint: str, server: ObservedRealServer, figures: Figures) -> str:
     seen = server.statistics
-    counts = map(unsigned, (seen.connections_per_s, seen.packets_in_per_s, seen.packets_out_per_s))
-    bytes_per_s = (figure(unsigned(seen.bytes_in_per_s)), figure(unsigned(seen.bytes_out_per_s)))
-    return f"  -> {endpoint:<28}" + "".join((*(f" {count:8}" for count in counts), *bytes_per_s))
+    counts = (seen.connections_per_s & _U32, seen.packets_in_per_s & _U32, seen.packets_out_per_s & _U32)
+    bytes_per_s = (seen.bytes_in_per_s & _U32, seen.bytes_out_per_s & _U32)
+    return f"  -> {endpoint:<28}{' %8d' * 3 % counts}{figures(bytes_per_s)}"
 
 
-def _real_server_thresholds(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+def _real_server_thresholds(endpoint: str, server: ObservedRealServer, _: Figures) -> str:
     thresholds = f"{server.upper_threshold:<10} {server.lower_threshold:<10}"
     return f"  -> {endpoint:<28} {thresholds} {server.active:<10} {server.inactive:<10}"
 
 
-def _real_server_persistence(endpoint: str, server: ObservedRealServer, _: Figure) -> str:
+def _real_server_persistence(endpoint: str, server: ObservedRealServer, _: Figures) -> str:
     settings = f"{unsigned(server.weight):<9} {server.persistent:<11}"
     return f"  -> {endpoint:<28} {settings} {server.active:<10} {server.inactive:<10}"
 

@@ -40,6 +40,12 @@ def create(
 class OldKernelSocket(NetlinkSocket):
     """A kernel before 5.8 as a dump of flows meets it: it does not know the filter, and sends all of the family."""
 
-    def select(self, message_type: int, body: bytes, pick: Callable[[bytes, int, int], Picked | None]) -> list[Picked]:
+    def select(
+        self,
+        message_type: int,
+        body: bytes,
+        pick: Callable[[bytes, int, int], Picked | None],
+        pick_run: Callable[[bytes, int], list[Picked] | None] | None = None,
+    ) -> list[Picked]:
         """Without what such a kernel would pass over."""
-        return super().select(message_type, body[: len(header(Family.IPV4))], pick)
+        return super().select(message_type, body[: len(header(Family.IPV4))], pick, pick_run)
