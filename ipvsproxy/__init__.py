@@ -34,6 +34,7 @@ One queue, and one thread that owns everything that changes; these files, top to
     sync/flows.py            UDP flows that now lead elsewhere are ended                none? then nothing is read
     serve/node_port_server.py   and load balancers hear how many endpoints are here    thread "health-check-ports"
     serve/page_server.py     and probes and scrapes what became of it                   threads "healthz", "metrics"
+    status_server.py         and root on the node, who asks, what is known by then      thread "status"
 
 The kernel is read (sync/mirror.py) at start, where another run's state is adopted, where an answer was lost, and by the
 audits; a sync does not read it, but for connection tracking where it has redirected UDP clients.

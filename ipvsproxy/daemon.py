@@ -9,6 +9,8 @@
     health-…   thread   answers load balancers                                ←── with what the sync thread publishes
     healthz    thread   answers probes                                        ←── likewise
     metrics    thread   answers scrapes                                       ←── likewise
+    status     thread   answers root on this node                             ←── with what the sync thread, when asked,
+                                                                                  hands out between two passes
 
 A thread that dies takes the process down with its reason. SIGTERM leaves the kernel state in place: traffic goes on.
 """
@@ -70,6 +72,7 @@ from ipvsproxy.preparation import kept_settings, put_host_in_order, set_oom_scor
 from ipvsproxy.process import STOP_SIGNALS, accept_signals, hold_signals
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
+from ipvsproxy.status_server import status_server
 from ipvsproxy.sync.reconciler import Reconciler
 from ipvsproxy.sync.runner import GLANCE_S, Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
@@ -127,6 +130,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
         gateways = GatewayMonitor(inbox.put)
         _start(config, kernel, reconciler, source, name)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
+        status = status_server(inbox.put, SystemClock(), name)
         workers = (
             *source.workers,
             *_config_workers(config, follower, inbox),
@@ -134,6 +138,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
             _Worker("gateways", gateways.run, gateways.stop, inbox),
             _Worker("health-check-ports", partial(health.run, lambda: runner.is_healthy), health.stop, inbox),
             *_page_workers(config, name, runner, source, inbox),
+            _Worker("status", status.run, status.stop, inbox),
         )
         return ending.outcome(_serve(runner, workers))
 

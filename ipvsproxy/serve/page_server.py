@@ -1,4 +1,4 @@
-"""Pages at one address: the health server's, and those of the metrics server.
+"""Pages at one address: the health server's, those of the metrics server, and what only root may ask.
 
 A thread for each server, which sleeps while nobody asks. Pages are made there, from what the sync thread has published;
 they never call into it. Where an address cannot be listened at, that is tried again every five seconds for ever, or
@@ -8,10 +8,11 @@ Source: kubernetes v1.37.2 cmd/kube-proxy/app/server.go (serveHealthz, serveMetr
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import structlog
 
@@ -22,6 +23,7 @@ from ipvsproxy.model.notices import Notice
 from ipvsproxy.serve.accept_loop import AcceptLoop
 from ipvsproxy.serve.http_messages import Answer, Request, refusal
 from ipvsproxy.serve.listening import listen_on, listening_hint
+from ipvsproxy.serve.local_socket import listen_at, local_hint
 
 log = structlog.get_logger()
 
@@ -48,8 +50,41 @@ class Site:
     event: str
     failure: str
 
+    is_vital: ClassVar[bool] = True
+
     def __str__(self) -> str:
         return format_endpoint(self.address, self.port)
+
+    def listen(self) -> socket.socket:
+        """A non-blocking socket that listens there. Raises OSError."""
+        return listen_on(self.address, self.port)
+
+    def hint(self, number: int) -> str:
+        """What the operator can do about an errno of `listen`."""
+        return listening_hint(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSite:
+    """A server for this node's root alone, at a Unix socket. The daemon can do without."""
+
+    name: str
+    path: str
+    pages: Mapping[str, Page]
+    event: ClassVar[str] = ""
+    failure: ClassVar[str] = "cannot listen"
+    is_vital: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return self.path
+
+    def listen(self) -> socket.socket:
+        """A non-blocking socket that listens there. Raises OSError."""
+        return listen_at(self.path)
+
+    def hint(self, number: int) -> str:
+        """What the operator can do about an errno of `listen`."""
+        return local_hint(number, self.path)
 
 
 class PageServer:
@@ -58,7 +93,7 @@ class PageServer:
     `tell` is called with the Event about that; it must not wait. `node_name`: the Node that it is about.
     """
 
-    def __init__(self, site: Site, clock: Clock, node_name: str, *, must_listen: bool = False) -> None:
+    def __init__(self, site: Site | LocalSite, clock: Clock, node_name: str, *, must_listen: bool = False) -> None:
         self.tell: Callable[[Notice], None] = lambda _: None
         self._site = site
         self._clock = clock
@@ -106,7 +141,7 @@ class PageServer:
 
     def _listen(self) -> None:
         try:
-            listener = listen_on(self._site.address, self._site.port)
+            listener = self._site.listen()
         except OSError as error:
             self._refuse(error)
             return
@@ -117,16 +152,17 @@ class PageServer:
 
     def _refuse(self, error: OSError) -> None:
         """Say it once, and try again later; or give up."""
-        reason, hint = describe_errno(error.errno or 0), listening_hint(error.errno or 0)
+        reason, hint = describe_errno(error.errno or 0), self._site.hint(error.errno or 0)
         text = f"{self._site.failure} on {self._site}: {reason}"
         self._tries += 1
-        if self._tries == 1:
+        if self._tries == 1 and self._site.event:
             self.tell(Notice("Node", "", self._node_name, "", self._site.event, "StartKubeProxy", text))
         if self._must_listen:
             raise IpvsproxyError(
                 f"cannot serve {self._site.name} at {self._site}", reason, f"{hint}, or unset bindAddressHardFail"
             ) from error
-        (log.error if self._tries == 1 else log.debug)(
+        loudly = log.error if self._site.is_vital else log.warning
+        (loudly if self._tries == 1 else log.debug)(
             "server_cannot_listen",
             server=self._site.name,
             address=str(self._site),

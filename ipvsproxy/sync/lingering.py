@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import structlog
 
 from ipvsproxy.clock import Clock
+from ipvsproxy.cluster.known import Drain
 from ipvsproxy.cluster.node import HostView
 from ipvsproxy.errors import KernelError
 from ipvsproxy.kernel.api import Ipvs
@@ -67,6 +68,16 @@ class Lingering:
     def draining(self) -> int:
         """How many virtual servers have something that drains."""
         return len(self._leaving)
+
+    @property
+    def drains(self) -> tuple[Drain, ...]:
+        """Every real server that leaves, and how long it may still take."""
+        now = self._clock.monotonic()
+        return tuple(
+            Drain(key, identity, max(0.0, until - now))
+            for key, leaving in self._leaving.items()
+            for identity, until in leaving.items()
+        )
 
     @property
     def next_due(self) -> float | None:

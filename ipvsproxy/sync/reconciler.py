@@ -16,6 +16,7 @@ import structlog
 
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.health_check import HealthSnapshot
+from ipvsproxy.cluster.known import Snapshot
 from ipvsproxy.cluster.node import HostView, NodeView
 from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.tracker import Changes, Tracker
@@ -145,6 +146,13 @@ class Reconciler:
             slices=counts.slices,
             rejected=counts.noted,
         )
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is known now, for other threads to read; costs a reference for each object of the cluster."""
+        tracker = self._tracker
+        addresses = self._host.node_port_addresses
+        return Snapshot(tracker.node.name, tracker.snapshot, addresses, self._lingering.drains)
 
     def start(self) -> SyncResult:
         """Read the kernel once, take over what is ours, and put the fixed layer in place. Raises KernelError.

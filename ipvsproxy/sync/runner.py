@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
@@ -18,6 +19,7 @@ import structlog
 
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.events import ClusterEvent
+from ipvsproxy.cluster.known import Snapshot
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.kernel.gateways import DefaultGateways
 from ipvsproxy.kernel.monitor import DeviceChanged, HostAddresses
@@ -40,8 +42,17 @@ class Signal(Enum):
     STOP = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotWanted:
+    """Somebody asks what is known now: `answer` is called with it between two passes, in the sync thread."""
+
+    answer: Callable[[Snapshot], None]
+
+
 # What one look at the cluster told comes as one message: a sync never sees half of it.
-Message: TypeAlias = tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | DefaultGateways | Signal
+Message: TypeAlias = (
+    tuple[ClusterEvent, ...] | DeviceChanged | HostAddresses | DefaultGateways | SnapshotWanted | Signal
+)
 
 
 class Inbox(Protocol):
@@ -142,6 +153,8 @@ class Runner:
             self._pending |= self._reconciler.host_changed(message.addresses)
         elif isinstance(message, DefaultGateways):
             self._pending |= self._reconciler.gateways_changed(message.addresses)
+        elif isinstance(message, SnapshotWanted):
+            message.answer(self._reconciler.snapshot)
         elif not isinstance(message, Signal):
             matters = False
             for event in message:
