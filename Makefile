@@ -47,6 +47,7 @@ golden-update: setup ## rewrite golden files, tables of docs, schema, completion
 	@$(PY) tests/tables/screens.py
 	@$(PY) tests/tables/shell_files.py
 	@$(PY) -m ipvsproxy.config.schema
+	@$(PY) -m ipvsproxy.status.document
 
 format: setup ## format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format --quiet .
