@@ -19,8 +19,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipvsproxy.config_file import read_bytes
-from ipvsproxy.errors import IpvsproxyError, KernelError
+from ipvsproxy.errors import IpvsproxyError, KernelError, describe_errno
 from ipvsproxy.model.observed import IpvsTable
 from ipvsproxy.resolver import SystemResolver
 from ipvsproxy.status.arguments import parse, written_by
@@ -28,6 +27,7 @@ from ipvsproxy.status.connections import connection_lines
 from ipvsproxy.status.endpoints import Endpoint, Resolver, by_name, numeric
 from ipvsproxy.status.listing import dotted, list_all, list_one
 from ipvsproxy.status.option_words import Refused
+from ipvsproxy.status.own_words import is_own
 from ipvsproxy.status.requests import Connections, Daemons, Request, Rules, Table, Text, Timeouts
 from ipvsproxy.status.rules import save
 from ipvsproxy.status.rules_file import read_rules
@@ -89,18 +89,53 @@ class Surroundings:
 
 def run(arguments: Sequence[str], around: Surroundings = Surroundings()) -> int:
     """Print what `ipvsproxy status` is asked for; ipvsadm's exit code. Raises BrokenPipeError, IpvsproxyError."""
+    if is_own(arguments):
+        return _view(arguments, around)
     path, words = _take_from(arguments)
     if path is None:
         return run_as_ipvsadm(words, around)
     if code := _refuse_writing(words):
         return code
-    source = TableSource(table_of(read_bytes(path).decode("utf-8", "replace"), around.resolver))
+    source = _file_source(path, around)
     return _answer(words, source, source.info(), replace(around, connections=None))
 
 
 def table_of(text: str, resolver: Resolver) -> IpvsTable:
     """The table that a snapshot file tells. Raises IpvsproxyError."""
-    return read_rules(text, resolver)
+    if not text.lstrip().startswith("{"):
+        return read_rules(text, resolver)
+    from ipvsproxy.status.document import read_table  # noqa: PLC0415  # 20 ms that all others do without
+
+    return read_table(text)
+
+
+def _view(words: Sequence[str], around: Surroundings) -> int:
+    """With an option that ipvsadm does not have. What fails in the kernel is told in ipvsadm's words here too."""
+    from ipvsproxy import status_view  # noqa: PLC0415  # ipvsadm's own arguments do without
+
+    def with_source(path: str, show: Callable[[Source], int]) -> int:
+        if path:
+            return show(_file_source(path, around))
+        with around.open_kernel() as kernel:
+            try:
+                _start(kernel, around)
+            except KernelError as error:
+                return _refuse_to_start(error, around)
+            try:
+                return show(kernel)
+            except KernelError as error:
+                _complain(_reason(error.number))
+                return _LISTING_FAILED
+
+    return status_view.run(words, with_source)
+
+
+def _file_source(path: str, around: Surroundings) -> TableSource:
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise IpvsproxyError(f"{_FROM} {path}", f"cannot be read: {describe_errno(error.errno or 0)}") from error
+    return TableSource(table_of(text, around.resolver))
 
 
 def run_as_ipvsadm(words: Sequence[str], around: Surroundings = Surroundings()) -> int:

@@ -16,11 +16,10 @@ from typing import Final
 from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.known import Snapshot, encode_known
 from ipvsproxy.serve.http_messages import Answer
-from ipvsproxy.serve.local_socket import socket_path
+from ipvsproxy.serve.local_socket import KNOWN, socket_path
 from ipvsproxy.serve.page_server import LocalSite, PageServer
 from ipvsproxy.sync.runner import SnapshotWanted
 
-KNOWN: Final = "/known"
 PATIENCE_S = 5.0  # half of what a connection lives; the longest pass, the first of 10,000 Services, takes as long
 _LINES: Final = {"Content-Type": "application/jsonl"}
 _BUSY: Final = b"the daemon is busy with a long pass; ask again\n"

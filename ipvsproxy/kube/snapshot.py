@@ -1,7 +1,11 @@
-"""The cluster as the API server has it now, read once: what `plan` looks at. The daemon follows instead (watch.py)."""
+"""The cluster as the API server has it now, read once: what `plan` and `status --names` look at.
+
+The daemon follows instead (watch.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from ipvsproxy.clock import SystemClock
@@ -9,7 +13,7 @@ from ipvsproxy.cluster.events import Forbidden
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.kube.other_nodes import KnownAddresses
 from ipvsproxy.kube.recovery import Interruption
-from ipvsproxy.kube.resources import Resource, other_nodes, watched
+from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, other_nodes, watched
 from ipvsproxy.kube.watch import Deliver, Server, Watch
 
 
@@ -18,7 +22,16 @@ def read_cluster(server: Server, node_name: str, deliver: Deliver) -> None:
 
     Raises IpvsproxyError at the first trouble: whoever asks waits for an answer.
     """
-    for resource in watched(node_name):
+    _read(server, watched(node_name), deliver)
+
+
+def read_services(server: Server, deliver: Deliver) -> None:
+    """The same of Services and EndpointSlices alone. Raises IpvsproxyError."""
+    _read(server, (SERVICES, ENDPOINT_SLICES), deliver)
+
+
+def _read(server: Server, resources: Iterable[Resource], deliver: Deliver) -> None:
+    for resource in resources:
         try:
             Watch(server, resource, SystemClock()).read_once(deliver)
         except Interruption as interruption:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = "/run/ipvsproxy"
+KNOWN: Final = "/known"  # the page with what cluster/known.py writes
 
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"  # a thread may be in another one than its process
 _MODE = 0o600

@@ -1,0 +1,171 @@
+"""The options of `status` that ipvsadm does not have, and which of ipvsadm's may stand beside them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+from ipvsproxy.config.field_errors import quoted
+from ipvsproxy.errors import ConfigError
+from ipvsproxy.model.addr import Cidr, PackedAddr, parse_addr, parse_cidr
+from ipvsproxy.model.enums import Protocol
+from ipvsproxy.status.select import Frontend, Selection, WantedService
+
+_MAX_PORT = 0xFFFF
+_MAX_MARK = 0xFFFFFFFF
+_EVERY_S: Final = 2.0  # as watch(1)
+
+
+class View(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What was asked for. `every_s` None: once. Of the three sources of names at most one; else the daemon is asked."""
+
+    view: View
+    every_s: float | None
+    with_names: bool
+    totals: bool
+    rates: bool
+    selection: Selection
+    read_from: str  # a file instead of the kernel; empty: none
+    manifests: str
+    kubeconfig: str
+    from_cluster: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("ipvsproxy status", message, "ipvsproxy status --names --help lists what there is")
+
+
+def parse(words: Sequence[str]) -> ViewOptions | str:
+    """What the words ask for, or the help. Raises ConfigError."""
+    parser = make_parser()
+    given = parser.parse_args([*words])
+    if given.help:
+        return parser.format_help().rstrip("\n")
+    if sum(map(bool, (given.manifests, given.from_cluster or given.kubeconfig))) > 1:
+        raise ConfigError("--manifests and --from-cluster or --kubeconfig", "names can come from one place alone")
+    selection = _selection(given)
+    has_source = bool(given.manifests or given.from_cluster or given.kubeconfig)
+    return ViewOptions(
+        view=View(given.output),
+        every_s=given.watch,
+        with_names=given.names or has_source or selection.needs_names,
+        totals=given.stats,
+        rates=given.rate,
+        selection=selection,
+        read_from=given.read_from,
+        manifests=given.manifests,
+        kubeconfig=given.kubeconfig,
+        from_cluster=given.from_cluster or bool(given.kubeconfig),
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser, which makes the help too."""
+    parser = _Parser(prog="ipvsproxy status", allow_abbrev=False, add_help=False, usage="ipvsproxy status [options]")
+    show = parser.add_argument_group("What to show")
+    show.add_argument(
+        "-o", "--output", choices=[view.value for view in View], default=View.TABLE.value, help="format (default table)"
+    )
+    show.add_argument("--names", action="store_true", help="Service, pod, node, zone and state beside each server")
+    show.add_argument("--stats", action="store_true", help="connections, packets and bytes so far")
+    show.add_argument("--rate", action="store_true", help="the same a second")
+    show.add_argument(
+        "--watch", type=_seconds, nargs="?", const=_EVERY_S, metavar="SECONDS", help="again and again (2)"
+    )
+    which = parser.add_argument_group("Which servers")
+    which.add_argument("-N", "--namespace", default="", metavar="NS", help="of Services of this namespace")
+    which.add_argument("--service", default="", metavar="NS/NAME[:PORT]", help="of this Service; PORT: name or number")
+    which.add_argument("--address", action="append", default=[], type=_network, metavar="IP|CIDR", help="at, or to, it")
+    which.add_argument("--draining", action="store_true", help="real servers that get no new connections")
+    which.add_argument("--empty", action="store_true", help="virtual servers without a real server that gets some")
+    which.add_argument("--not-ours", action="store_true", help="virtual servers that no Service wants")
+    where = parser.add_argument_group("Where from (default: the kernel, and names of the running daemon)")
+    where.add_argument("--from", dest="read_from", default="", metavar="FILE", help="-o json or ipvsadm -S -n wrote it")
+    where.add_argument("--manifests", default="", metavar="DIR", help="names from a folder")
+    where.add_argument("--from-cluster", action="store_true", help="names from the API server")
+    where.add_argument("--kubeconfig", default="", metavar="FILE", help="the same, by this kubeconfig")
+    theirs = parser.add_argument_group("As ipvsadm's")
+    theirs.add_argument("-L", "-l", "--list", "-n", "--numeric", "--exact", action="store_true", help="always so here")
+    theirs.add_argument(
+        "-t", "--tcp-service", dest="tcp", type=_endpoint, metavar="IP:PORT", help="this virtual server"
+    )
+    theirs.add_argument("-u", "--udp-service", dest="udp", type=_endpoint, metavar="IP:PORT", help="likewise")
+    theirs.add_argument("--sctp-service", dest="sctp", type=_endpoint, metavar="IP:PORT", help="likewise")
+    theirs.add_argument("-f", "--fwmark-service", dest="fwmark", type=_mark, metavar="MARK", help="likewise")
+    parser.add_argument("-h", "--help", action="store_true", help="this help")
+    return parser
+
+
+def _selection(given: Any) -> Selection:  # noqa: ANN401  # argparse's namespace
+    return Selection(
+        namespace=given.namespace,
+        service=_service(given.service, given.namespace) if given.service else None,
+        frontend=_frontend(given),
+        networks=tuple(given.address),
+        draining=given.draining,
+        empty=given.empty,
+        not_ours=given.not_ours,
+    )
+
+
+def _service(text: str, namespace: str) -> WantedService:
+    head, _, port = text.partition(":")
+    before, slash, name = head.rpartition("/")
+    if not name or (not slash and not namespace) or "/" in before:
+        raise ConfigError("--service", f"{quoted(text)} is not NAMESPACE/NAME[:PORT]")
+    return WantedService(before or namespace, name, port)
+
+
+def _frontend(given: Any) -> Frontend | None:  # noqa: ANN401  # argparse's namespace
+    if given.fwmark is not None:
+        return Frontend(0, b"", 0, given.fwmark)
+    for protocol, found in ((Protocol.TCP, given.tcp), (Protocol.UDP, given.udp), (Protocol.SCTP, given.sctp)):
+        if found is not None:
+            return Frontend(int(protocol), *found)
+    return None
+
+
+def _endpoint(text: str) -> tuple[PackedAddr, int]:
+    address, _, port = text.rpartition(":")
+    packed = parse_addr(address.removeprefix("[").removesuffix("]"))
+    if packed is None or not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not ADDRESS:PORT")
+    return packed, int(port)
+
+
+def _mark(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= _MAX_MARK:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no firewall mark")
+    return int(text)
+
+
+def _network(text: str) -> Cidr:
+    address = parse_addr(text)
+    network = parse_cidr(text) if address is None else Cidr(address, len(address) * 8)
+    if network is None:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is neither an IP address nor a CIDR")
+    return network
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 86400:  # noqa: PLR2004  # a day; rules out nan too
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no number of seconds above 0")
+    return seconds
