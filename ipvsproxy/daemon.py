@@ -121,6 +121,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
         )
         monitor = AddressMonitor(inbox.put)
         reconciler = Reconciler(kernel, tracker, mode, SystemClock(), exclude=config.exclude_cidrs)
+        reconciler.traffic.limit = config.service_metrics
         reconciler.tell = source.tell
         reconciler.other_nodes = source.other_nodes
         health = NodePortServer(SystemClock(), listeners_allowed())

@@ -25,7 +25,7 @@ from prometheus_client.utils import floatToGoString
 
 from ipvsproxy import __version__
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.figures import Asked, Audits, Figures, Lacking, Pass, Sort, TrafficPolicy
+from ipvsproxy.model.figures import Asked, Audits, Counts, Figures, Lacking, Pass, Sort, TrafficPolicy
 from ipvsproxy.model.kernel_objects import OF_NO_FAMILY, Kind
 from ipvsproxy.model.vitals import Heard, Moment, Vitals
 
@@ -34,6 +34,7 @@ _PROGRAMMING_S = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301,
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _BATCHES = (1, 2, 5, 10, 20, 50, 100, 200)
 _FAMILY, _KIND = ("ip_family",), ("kind",)
+_PORT = ("namespace", "service", "port", "protocol")
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -61,6 +62,7 @@ class Row:
     labels: tuple[str, ...]
     help: str
     read: Callable[[State], Values]
+    has_bounded_labels: bool = True  # else no text of theirs is kept: Services come and go for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,20 @@ def _of_families(counts: Mapping[Family, int], state: State) -> Values:
     return {(family.label,): counts.get(family, 0) for family in state.vitals.families}
 
 
+def _traffic(*counts: tuple[str, Callable[[Counts], int]]) -> Callable[[State], Values]:
+    """Each Service port's counts, with a direction as the last label where there are two."""
+
+    def read(state: State) -> Values:
+        ports = state.figures.traffic.ports if state.figures.traffic else {}
+        return {
+            (*name, direction) if direction else tuple(name): count(found)
+            for name, found in ports.items()
+            for direction, count in counts
+        }
+
+    return read
+
+
 # One metric a row, long or not.
 # fmt: off
 ROWS = (
@@ -205,6 +221,18 @@ ROWS = (
     Row("ipvsproxy_conntrack_limit", "gauge", (),
         "Entries that connection tracking may have; each connection through IPVS takes one",
         lambda s: _alone(s.figures.usage.limit if s.figures.usage else None)),
+    Row("ipvsproxy_service_connections_total", "counter", _PORT,
+        "Connections to a Service port, at the last audit",
+        _traffic(("", lambda c: c.connections)), has_bounded_labels=False),
+    Row("ipvsproxy_service_packets_total", "counter", (*_PORT, "direction"),
+        "Packets to and from a Service port, at the last audit",
+        _traffic(("in", lambda c: c.packets_in), ("out", lambda c: c.packets_out)), has_bounded_labels=False),
+    Row("ipvsproxy_service_bytes_total", "counter", (*_PORT, "direction"),
+        "Bytes to and from a Service port, at the last audit",
+        _traffic(("in", lambda c: c.bytes_in), ("out", lambda c: c.bytes_out)), has_bounded_labels=False),
+    Row("ipvsproxy_service_ports_left_out", "gauge", (),
+        "Service ports that have no metrics of their own, for there are more than --service-metrics",
+        lambda s: _alone(s.figures.traffic.left_out if s.figures.traffic else None)),
     Row("ipvsproxy_healthy", "gauge", _FAMILY,
         "Whether the family is served as the cluster asks for", _healthy),
     Row("ipvsproxy_node_eligible", "gauge", (),
@@ -279,8 +307,8 @@ class _Measurements:
             labels = (family.label,) if family else ()
             counts = list(accumulate(buckets.counts))
             yield from map(str.__add__, _bucket_starts(row, labels), map("{}\n".format, counts))
-            yield f"{_start(row.name + '_count', row.labels, labels)}{counts[-1]}\n"
-            yield f"{_start(row.name + '_sum', row.labels, labels)}{buckets.total!r}\n"
+            yield f"{_kept_start(row.name + '_count', row.labels, labels)}{counts[-1]}\n"
+            yield f"{_kept_start(row.name + '_sum', row.labels, labels)}{buckets.total!r}\n"
 
 
 @cache
@@ -288,13 +316,15 @@ def _head(name: str, kind: str, text: str) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-@cache
 def _start(name: str, labels: tuple[str, ...], values: tuple[str, ...]) -> str:
-    """A line up to its value: the same at each scrape, and there are some hundred of them."""
+    """A line up to its value; mostly the same at each scrape, and there are some hundred of them."""
     pairs = ",".join(
         f'{label}="{value.translate(_ESCAPES)}"' for label, value in sorted(zip(labels, values, strict=True))
     )
     return f"{name}{{{pairs}}} " if pairs else f"{name} "
+
+
+_kept_start = cache(_start)
 
 
 @cache
@@ -355,8 +385,9 @@ class Metrics:
 
 def _lines(row: Row, state: State) -> Iterator[str]:
     yield _head(row.name, row.type, row.help)
+    start = _kept_start if row.has_bounded_labels else _start
     for values, value in row.read(state).items():
-        yield f"{_start(row.name, row.labels, values)}{float(value)!r}\n"
+        yield f"{start(row.name, row.labels, values)}{float(value)!r}\n"
 
 
 class ServiceLevel:

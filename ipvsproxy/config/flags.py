@@ -341,6 +341,8 @@ FLAGS: tuple[Flag, ...] = (
          "How long TCP connections to a server that leaves may go on, at most; 0: they end at once."),
     Flag("--ipvs-estimation", parse_text, "ipvsproxy.estimation", Group.OWN, "WHAT",
          "Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work."),
+    Flag("--service-metrics", parse_int32, "ipvsproxy.serviceMetrics", Group.OWN, "N",
+         "Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES, FROM,
     Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
          "The watches ask for JSON."),

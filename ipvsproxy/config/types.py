@@ -198,6 +198,7 @@ class OwnConfiguration(_Section, frozen=True):
     filter_verdict: str = FilterVerdict.ACCEPT.value
     drain_timeout: Duration = "15m"
     estimation: str = Estimation.KEEP.value
+    service_metrics: Int32 = 0
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -301,6 +302,7 @@ class ProxyConfig:
     filter_verdict: FilterVerdict
     drain_timeout_s: float  # 0: what has to leave leaves at once
     estimation: Estimation
+    service_metrics: int  # so many Service ports have metrics of their own; 0: none, and nothing is read for them
 
 
 class PlanFormat(StrEnum):

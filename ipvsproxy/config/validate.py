@@ -102,6 +102,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         iptables_backend=_iptables_backend(check, written),
         filter_verdict=_filter_verdict(check, written),
         estimation=_estimation(check, written),
+        service_metrics=_service_metrics(check, written),
         drain_timeout_s=_drain_timeout_s(check, written),
     )
     if check.errors:
@@ -259,6 +260,12 @@ def _estimation(check: Check, written: KubeProxyConfiguration) -> Estimation:
     detail = f"must be {' or '.join(Estimation)}"
     check.refuse("ipvsproxy.estimation", f"{ROOT}.ipvsproxy.estimation", estimation, detail)
     return Estimation.KEEP
+
+
+def _service_metrics(check: Check, written: KubeProxyConfiguration) -> int:
+    """Own: upstream has no numbers of a Service (K53)."""
+    field = "ipvsproxy.serviceMetrics"
+    return check.not_negative(field, f"{ROOT}.{field}", written.ipvsproxy.service_metrics)
 
 
 def _filter_verdict(check: Check, written: KubeProxyConfiguration) -> FilterVerdict:

@@ -16,7 +16,7 @@ from typing import Protocol
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.flows import TableUsage, UdpFlow
 from ipvsproxy.model.kernel_objects import Kind, Operation, State, VirtualServerKey
-from ipvsproxy.model.observed import IpvsTable, SurveyedServer
+from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer
 from ipvsproxy.plan.flows import Answerers
 
 
@@ -45,6 +45,9 @@ class Ipvs(Subsystem, Protocol):
 
     def dump(self) -> IpvsTable:
         """Everything, foreign and firewall-mark services included, in kernel order. Raises KernelError."""
+
+    def virtual_servers(self, *, with_statistics: bool = False) -> list[ObservedVirtualServer]:
+        """All of them in kernel order, without their real servers: one dump. Raises KernelError."""
 
     def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
         """What `read` tells, in short and cheap: enough to see whether anything differs. Raises KernelError."""

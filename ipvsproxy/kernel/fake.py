@@ -32,7 +32,14 @@ from ipvsproxy.model.kernel_objects import (
     empty_state,
 )
 from ipvsproxy.model.names import DUMMY_DEVICE
-from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer, as_observed
+from ipvsproxy.model.observed import (
+    NO_STATISTICS,
+    IpvsTable,
+    ObservedVirtualServer,
+    Statistics,
+    SurveyedServer,
+    as_observed,
+)
 from ipvsproxy.plan.flows import Answerers, is_stale
 
 SCHEDULERS = frozenset({"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"})
@@ -55,6 +62,7 @@ class FakeKernel:
         self.state[Kind.SYSCTL] = dict.fromkeys(_BOOT_SYSCTLS, "0")
         self.foreign_services: list[ObservedVirtualServer] = []
         self.connections: Counter[tuple[VirtualServerKey, bytes]] = Counter()
+        self.statistics: dict[tuple[int, bytes, int], Statistics] = {}  # by protocol, address and port
         self.timeouts = (900, 120, 300)
         self.messages = 0
         self.faults: dict[tuple[Verb, Kind, object], int] = {}
@@ -178,6 +186,17 @@ class _FakeIpvs(_FakeSubsystem):
         )
         return IpvsTable(_IPVS_VERSION, _CONN_TAB_SIZE, (*ordinary, *self._fake.foreign_services))
 
+    def virtual_servers(self, *, with_statistics: bool = False) -> list[ObservedVirtualServer]:
+        """Those of the dump, with what the test says that they have counted."""
+        self._fake.message()
+        statistics = self._fake.statistics if with_statistics else {}
+        return [
+            msgspec.structs.replace(
+                server, real_servers=(), statistics=statistics.get(_identity(server), NO_STATISTICS)
+            )
+            for server in self.dump().virtual_servers
+        ]
+
     def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
         """The ordinary services."""
         servers = self._fake.state[Kind.REAL_SERVER]
@@ -211,6 +230,10 @@ class _FakeIpvs(_FakeSubsystem):
     def timeouts(self) -> tuple[int, int, int]:
         """What was set last."""
         return self._fake.timeouts
+
+
+def _identity(server: ObservedVirtualServer) -> tuple[int, bytes, int]:
+    return server.protocol, server.address, server.port
 
 
 def _observed(key: object, settings: object, servers: object) -> ObservedVirtualServer:

@@ -33,6 +33,32 @@ class Lacking(NamedTuple):
     family: Family
 
 
+class PortName(NamedTuple):
+    """A Service port, by its name or, where it has none, its number."""
+
+    namespace: str
+    service: str
+    port: str
+    protocol: str
+
+
+class Counts(NamedTuple):
+    """What passed through it."""
+
+    connections: int = 0
+    packets_in: int = 0
+    packets_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Of some Service ports what passed through them, total; `left_out`: how many others there are."""
+
+    ports: Mapping[PortName, Counts] = MappingProxyType({})
+    left_out: int = 0
+
+
 class Figures(msgspec.Struct, frozen=True):
     """All counts at the end of a pass. Objects are ours, by kind; those in force are what we believe the kernel has."""
 
@@ -45,6 +71,7 @@ class Figures(msgspec.Struct, frozen=True):
     flow_failures: Mapping[Family, int] = MappingProxyType({})  # looks for stale flows, or deletions, that failed
     lacking: Mapping[Lacking, int] = MappingProxyType({})
     usage: TableUsage | None = None  # of connection tracking, at the last audit
+    traffic: Traffic | None = None  # at the last audit; None where nobody asked for it
     draining: int = 0
     foreign: int = 0
     unread: int = 0

@@ -39,6 +39,7 @@ from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.neighbours import Neighbours
 from ipvsproxy.sync.node_wait import NodeWait
 from ipvsproxy.sync.retries import Retries
+from ipvsproxy.sync.traffic import TrafficCounts
 from ipvsproxy.sync.verdict import failed_families
 
 log = structlog.get_logger()
@@ -98,6 +99,7 @@ class Reconciler:
         self._node_wait = NodeWait(mode, clock)
         self._conntrack = kernel.conntrack
         self._usage: TableUsage | None = None
+        self.traffic = TrafficCounts(kernel.ipvs, self._desired, tracker)
         self._stale_flows = StaleFlows(kernel.conntrack, self._mirror, self._desired, clock, self.tally)
         self._neighbours = Neighbours()
         self.publish_health: Callable[[HealthSnapshot], None] = lambda _: None
@@ -139,6 +141,7 @@ class Reconciler:
             flow_failures=dict(self.tally.flow_failures),
             lacking=dict(self._desired.lacking),
             usage=self._usage,
+            traffic=self.traffic.found,
             draining=self._lingering.draining,
             foreign=len(self._mirror.foreign),
             unread=len(self._mirror.unread),
@@ -238,6 +241,7 @@ class Reconciler:
         drift = self._mirror.audit(self._desired, in_full=in_full)
         self.keep_settings()  # after IPVS was asked, which loads its module where somebody has unloaded it
         self._usage = self._conntrack.usage()
+        self.traffic.read()
         self._put_right(drift)
         self._applier.apply(self._lingering.check())
         self._end_stale_flows()

@@ -22,7 +22,7 @@ from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, family_of, format_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
 from ipvsproxy.model.kernel_objects import Kind, Operation, RealServer, Verb, VirtualServer, VirtualServerKey
-from ipvsproxy.model.observed import ObservedVirtualServer, SurveyedServer
+from ipvsproxy.model.observed import ObservedVirtualServer, Statistics, SurveyedServer
 from tests.builders import addr, blob, vs_key
 
 RR = VirtualServer("rr")
@@ -63,6 +63,14 @@ def test_the_dump_tells_version_and_connection_table_size(ipvs):
     table = ipvs.dump()
     assert table.version >= 0x010200
     assert table.conn_tab_size >= 256
+
+
+def test_k53_virtual_servers_alone_are_listed_with_what_they_have_counted(ipvs):
+    ipvs.apply([virtual(Verb.ADD), real(Verb.ADD), virtual(Verb.ADD, vs_key("fd00::20", 80))])
+    listed = ipvs.virtual_servers(with_statistics=True)
+    assert {format_addr(server.address) for server in listed} == {"10.96.0.20", "fd00::20"}
+    assert {server.real_servers for server in listed} == {()}
+    assert {server.statistics for server in listed} == {Statistics()}
 
 
 def test_no_operations_have_no_answers(ipvs):

@@ -16,11 +16,12 @@ from prometheus_client.registry import Collector
 from ipvsproxy.cluster.events import Changed, Listed, NodeAddresses, ObjectRef, Removed
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
-from ipvsproxy.metrics import ANSWERS, HISTOGRAMS, ROWS, Metrics, ServiceLevel, State, _start
+from ipvsproxy.metrics import ANSWERS, HISTOGRAMS, ROWS, Metrics, ServiceLevel, State, _kept_start, _start
 from ipvsproxy.model import api_objects as api
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.figures import Asked, Audits, Figures, Pass
 from ipvsproxy.model.kernel_objects import Kind, RuleTable, SetEntry, Verb, VirtualServer
+from ipvsproxy.model.observed import Statistics
 from ipvsproxy.model.vitals import FamilyVitals, Heard, Moment, Vitals
 from ipvsproxy.sync.runner import Message, Periods, Runner, Signal
 from tests.builders import ScriptedInbox, addr, flow, vs_key
@@ -118,6 +119,7 @@ def listed(*services: Svc) -> Message:
 def scraped() -> Scraped:
     """One after which every metric has a value."""
     found = Scraped()
+    found.node.reconciler.traffic.limit = 10
     found.goes_on(
         (1, listed(Svc("a", ("10.96.0.20", "fd00::20"), ((53, "UDP"),), (("10.244.1.5", True), ("fd00::5", True))))),
         (2, listed(Svc("b", ("10.96.0.21",)))),
@@ -398,6 +400,40 @@ def test_k41_how_full_connection_tracking_is_shows_from_the_first_audit_on():
     scraped.goes_on(until=40)
     names = ("ipvsproxy_conntrack_entries", "ipvsproxy_conntrack_limit")
     assert [scraped.values(name) for name in names] == [{(): 1}, {(): 65536}]
+
+
+def test_k53_numbers_of_a_service_show_from_the_first_audit_on_where_they_are_asked_for():
+    scraped = Scraped()
+    scraped.goes_on((1, listed(Svc("a"))), until=40)
+    assert not any(name.startswith("ipvsproxy_service_") for name, found in scraped.families.items() if found.samples)
+    scraped.node.reconciler.traffic.limit = 10
+    scraped.node.fake.statistics[6, addr("10.96.0.20"), 80] = Statistics(1, 2, 3, 4, 5)
+    scraped.goes_on(until=80)
+    name = ("default", "p80tcp", "TCP", "a")
+    assert scraped.values("ipvsproxy_service_connections_total") == {name: 1}
+    assert scraped.values("ipvsproxy_service_packets_total") == {("in", *name): 2, ("out", *name): 3}
+    assert scraped.values("ipvsproxy_service_bytes_total") == {("in", *name): 4, ("out", *name): 5}
+    assert scraped.values("ipvsproxy_service_ports_left_out") == {(): 0}
+
+
+def test_k53_there_are_never_more_series_than_five_for_each_port_that_may_have_some():
+    scraped = Scraped()
+    scraped.node.reconciler.traffic.limit = 3
+    scraped.goes_on((1, listed(*(Svc(f"web-{n}", (f"10.96.0.{n}",)) for n in range(1, 21)))), until=40)
+    names = ("connections_total", "packets_total", "bytes_total")
+    assert sum(len(scraped.values(f"ipvsproxy_service_{name}")) for name in names) == 3 * 5
+    assert scraped.values("ipvsproxy_service_ports_left_out") == {(): 17}
+
+
+def test_k40_no_text_is_kept_for_a_service_that_a_scrape_has_told_of():
+    scraped = Scraped()
+    scraped.node.reconciler.traffic.limit = 10
+    scraped.goes_on((1, listed(Svc("a"))), until=40)
+    scraped.metrics.render()
+    kept = _kept_start.cache_info().currsize
+    scraped.goes_on((41, listed(Svc("b", ("10.96.0.21",)))), until=80)
+    scraped.metrics.render()
+    assert _kept_start.cache_info().currsize == kept
 
 
 def test_a_lost_api_server_shows():
