@@ -190,12 +190,10 @@ Command: TypeAlias = Serve | Write | Prepare | CleanUp | Plan | Diff | Explain |
 def parse_command_line(argv: Sequence[str], read_file: ReadFile = no_files) -> Command:
     """What the words after the program's name ask for; `read_file` reads the file of --config. Raises ConfigError."""
     match list(argv):
-        case ["status", *words]:
-            return Status(tuple(words))
+        case ["status" | "ipvsadm" as name, *words]:
+            return Status(tuple(words), as_ipvsadm=name == "ipvsadm")
         case ["top", *words]:
             return Top(tuple(words))
-        case ["ipvsadm", *words]:
-            return Status(tuple(words), as_ipvsadm=True)
         case ["plan", *words]:
             return _parse_plan(words, read_file)
         case ["diff", *words]:

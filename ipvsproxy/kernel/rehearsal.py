@@ -12,7 +12,7 @@ from ipvsproxy.kernel.api import Conntrack, Ipvs, Kernel, Rules, Subsystem
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.flows import TableUsage, UdpFlow
 from ipvsproxy.model.kernel_objects import Kind, Operation, State, VirtualServerKey, empty_state
-from ipvsproxy.model.observed import IpvsTable, SurveyedServer
+from ipvsproxy.model.observed import IpvsTable, ObservedVirtualServer, SurveyedServer
 from ipvsproxy.plan.flows import Answerers
 
 
@@ -66,6 +66,9 @@ class _Ipvs(_Part):
 
     def dump(self) -> IpvsTable:
         return self._real.dump()
+
+    def virtual_servers(self, *, with_statistics: bool = False) -> list[ObservedVirtualServer]:
+        return self._real.virtual_servers(with_statistics=with_statistics)
 
     def survey(self) -> dict[VirtualServerKey, SurveyedServer]:
         return self._real.survey()
