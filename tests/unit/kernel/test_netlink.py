@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ipvsproxy.errors import DumpInterrupted, KernelError
 from ipvsproxy.kernel.netlink import (
+    HEADER,
     NETLINK_ROUTE,
     NLM_F_ACK,
     NLM_F_CREATE,
@@ -244,6 +245,36 @@ def test_a_selection_from_a_dump_keeps_what_was_picked_and_skips_answers_to_some
     picked = opened.netlink.select(TYPE, BODY, lambda data, *span: None if len(data[slice(*span)]) == 4 else span)
     assert [end - start for start, end in picked] == [2, 1]
     assert (opened.netlink.counters.dumps, opened.netlink.counters.messages) == (1, 1)
+
+
+def read_singly(data: bytes, start: int, end: int) -> str:
+    return f"one {data[start:end].decode()}"
+
+
+def read_at_once(piece: bytes, length: int) -> list[str] | None:
+    """All of a piece, if its messages are alike."""
+    parts = [piece[at : at + length] for at in range(0, len(piece), length)]
+    is_alike = len({part[: HEADER.size] for part in parts}) == 1
+    return [f"run {part[HEADER.size :].decode()}" for part in parts] if is_alike else None
+
+
+def test_a_piece_whose_messages_are_alike_is_picked_at_once_and_any_other_singly():
+    opened = Opened(lambda batch: dump(batch, b"aaaa", b"bbbb", b"cccc"))
+    assert opened.netlink.select(TYPE, BODY, read_singly, read_at_once) == ["run aaaa", "run bbbb", "one cccc"]
+
+
+def test_what_answers_something_else_is_not_picked_at_once():
+    def respond(batch: list[Sent]) -> list[bytes]:
+        return [message(5, 99, b"late") * 2, *dump(batch, b"aaaa", b"bbbb")]
+
+    assert Opened(respond).netlink.select(TYPE, BODY, read_singly, read_at_once) == ["run aaaa", "run bbbb"]
+
+
+def test_nothing_of_an_interrupted_dump_is_kept_that_was_picked_at_once():
+    flags = iter([NLM_F_DUMP_INTR, 0])
+    opened = Opened(lambda batch: dump(batch, b"aaaa", b"bbbb", flags=next(flags)))
+    assert opened.netlink.select(TYPE, BODY, read_singly, read_at_once) == ["run aaaa", "run bbbb"]
+    assert opened.netlink.counters.dumps == 2
 
 
 def test_an_empty_dump_is_empty():
