@@ -11,7 +11,7 @@ RUN ?= ipvsadm -Ln
 OUT ?= build/shell
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint test test-long bench golden-update format vm lock clean
+.PHONY: help setup demo check lint chart test test-long bench golden-update format vm lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,20 +32,25 @@ lint: setup ## format, lint, types and layers
 	@echo "== mypy"; $(PY) -m mypy
 	@echo "== import-linter"; $(VENV)/bin/lint-imports --no-logo
 
+chart: setup ## check the chart: lint, goldens, refusals, schemas of each Kubernetes version; with Helm 3 and 4
+	@$(PY) tests/lab/stages.py chart
+
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
-	@$(PY) tests/lab/stages.py pure kube netfilter api vm
+	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm
 
 test-long: lint ## all of test, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
-	@$(PY) tests/lab/stages.py pure kube netfilter api vm vm-long figures
+	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm vm-long figures
 
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
 	@$(PY) tests/lab/bench.py
 
-golden-update: setup ## rewrite golden files, tables of docs, schema, completions, manual from what the code says; review the diff
+golden-update: setup ## rewrite golden files, tables of docs, schemas, completions, manual, chart's values from what the code says; review the diff
 	@$(PY) -m pytest tests/golden --golden-update
 	@$(PY) tests/tables/pages.py
 	@$(PY) tests/tables/screens.py
 	@$(PY) tests/tables/shell_files.py
+	@$(PY) tests/tables/chart.py
+	@$(PY) tests/chart/cases.py
 	@$(PY) -m ipvsproxy.config.schema
 	@$(PY) -m ipvsproxy.status.document
 

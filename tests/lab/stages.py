@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.lab import machine, programs, summary  # noqa: E402  # needs the line above
+from tests.lab import helm, machine, programs, summary  # noqa: E402  # needs the line above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ NETFILTER = (
 STAGES = {
     "pure": Stage(folders=("tests/unit", "tests/golden", "tests/property", "tests/contract", "tests/perf")),
     "kube": Stage(folders=("tests/kube",)),
+    "chart": Stage(folders=("tests/chart",), prepare=helm.make),
     "api": Stage(folders=("tests/api",), options=("-m", "not long", "--timeout=300"), prepare=programs.make),
     # Kernels with all this are far more common than kernels with IPVS, and emulation takes thirty times as long.
     "netfilter": Stage(folders=NETFILTER, options=("-m", "not long", *REAL), machine_with=machine.NETFILTER),
