@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.api import chart_role
 from tests.api.node import Objects
 from tests.lab.apiserver import ControlPlane, running
 
@@ -15,6 +17,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A real control plane."""
     with running(tmp_path_factory.mktemp("plane")) as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def proxy(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig of the ServiceAccount that the chart makes, with the rights that it gives to it."""
+    account = chart_role.install(plane)
+    return chart_role.kubeconfig(plane, tmp_path_factory.mktemp("proxy") / "kubeconfig", account)
 
 
 @pytest.fixture

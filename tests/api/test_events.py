@@ -1,8 +1,9 @@
-"""Events, as the real API server takes and shows them."""
+"""Events, as the real API server takes and shows them: told with the rights that the chart gives."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.api.node import NODE, Objects, node_with
 from tests.kube.following import eventually
@@ -16,12 +17,12 @@ def events_about(plane: ControlPlane, name: str) -> list[dict]:
 
 
 def test_a_port_that_leads_nowhere_is_one_event_however_many_nodes_and_starts_tell_it(
-    plane: ControlPlane, objects: Objects
+    plane: ControlPlane, objects: Objects, proxy: Path
 ):
     name, address = objects.service(ports=[{"name": "web", "port": 80, "protocol": "TCP"}])
     objects.slice(name, "10.244.1.5")  # its port is called http
     for _ in range(2):
-        with node_with(plane.kubeconfig) as node:
+        with node_with(proxy) as node:
             node.wait_for(address, f"-A -t {address}:80 -s rr")
             eventually(lambda: bool(events_about(plane, name)))
     (event,) = events_about(plane, name)
@@ -30,7 +31,7 @@ def test_a_port_that_leads_nowhere_is_one_event_however_many_nodes_and_starts_te
 
 
 def test_the_younger_of_two_services_with_one_external_ip_shows_why_it_is_not_served(
-    plane: ControlPlane, objects: Objects
+    plane: ControlPlane, objects: Objects, proxy: Path
 ):
     older, _ = objects.service(externalIPs=["203.0.113.77"])
     younger, address = objects.service(externalIPs=["203.0.113.77"])
@@ -39,7 +40,7 @@ def test_the_younger_of_two_services_with_one_external_ip_shows_why_it_is_not_se
         selector = f"--field-selector=regarding.name={younger}"
         return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
 
-    with node_with(plane.kubeconfig) as node:
+    with node_with(proxy) as node:
         node.wait_for(address, f"-A -t {address}:80 -s rr")
         eventually(lambda: bool(told()))
     (event,) = told()

@@ -1,4 +1,7 @@
-"""A real API server followed from end to end: what kubectl makes is programmed, whatever happens in between."""
+"""A real API server followed from end to end: what kubectl makes is programmed, whatever happens in between.
+
+The follower is the chart's ServiceAccount, with the rights that the chart gives to it and no others.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ def refused_kinds(logs: Sequence[EventDict]) -> set[str]:
     return {entry["kind"] for entry in logs if entry["event"] == "watch_lost"}
 
 
-def test_service_follows_create_update_and_delete(plane: ControlPlane, objects: Objects):
+def test_service_follows_create_update_and_delete(objects: Objects, proxy: Path):
     name, address = objects.service()
-    with node_with(plane.kubeconfig) as node:
+    with node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         objects.slice(name, "10.244.1.5", "10.244.1.6")
         both = [real_line(address, endpoint) for endpoint in ("10.244.1.5", "10.244.1.6")]
@@ -51,9 +54,9 @@ def test_service_follows_create_update_and_delete(plane: ControlPlane, objects: 
         node.wait_for(address)
 
 
-def test_server_sends_the_list_as_a_stream_and_takes_our_selectors(plane: ControlPlane, objects: Objects):
+def test_server_sends_the_list_as_a_stream_and_takes_our_selectors(objects: Objects, proxy: Path):
     _, address = objects.service()
-    with capture_logs() as logs, node_with(plane.kubeconfig) as node:
+    with capture_logs() as logs, node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         eventually(lambda: all(watch.heard_at is not None for watch in node.watches))
     connected = [entry for entry in logs if entry["event"] == "watch_connected"]
@@ -62,18 +65,18 @@ def test_server_sends_the_list_as_a_stream_and_takes_our_selectors(plane: Contro
     assert not [entry for entry in logs if entry["event"] in {"watch_simplified", "watch_lost"}]
 
 
-def test_headless_and_foreign_services_do_not_come_over_the_wire(plane: ControlPlane, objects: Objects):
+def test_headless_and_foreign_services_do_not_come_over_the_wire(objects: Objects, proxy: Path):
     objects.put_service("headless", "None")
     told: list[ClusterEvent] = []
-    Watch(ApiServer(Access(kubeconfig=str(plane.kubeconfig))), SERVICES, SystemClock()).read_once(told.extend)
+    Watch(ApiServer(Access(kubeconfig=str(proxy))), SERVICES, SystemClock()).read_once(told.extend)
     names = {event.ref.name for event in told if isinstance(event, Changed)}
     assert "kubernetes" in names
     assert "headless" not in names
 
 
-def test_service_that_is_given_to_another_proxy_is_removed(plane: ControlPlane, objects: Objects):
+def test_service_that_is_given_to_another_proxy_is_removed(plane: ControlPlane, objects: Objects, proxy: Path):
     name, address = objects.service()
-    with node_with(plane.kubeconfig) as node:
+    with node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         plane.kubectl("label", "service", name, "service.kubernetes.io/service-proxy-name=other")
         node.wait_for(address)
@@ -82,9 +85,9 @@ def test_service_that_is_given_to_another_proxy_is_removed(plane: ControlPlane, 
 @pytest.mark.parametrize(
     "how", [pytest.param(signal.SIGTERM, id="in good order"), pytest.param(signal.SIGKILL, id="killed")]
 )
-def test_restart_of_the_server_loses_nothing(plane: ControlPlane, objects: Objects, how: signal.Signals):
+def test_restart_of_the_server_loses_nothing(plane: ControlPlane, objects: Objects, proxy: Path, how: signal.Signals):
     name, address = objects.service()
-    with node_with(plane.kubeconfig) as node:
+    with node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         standing = node.servers(address)
         plane.stop_server(how)
@@ -97,12 +100,12 @@ def test_restart_of_the_server_loses_nothing(plane: ControlPlane, objects: Objec
         node.wait_for(address)
 
 
-def test_refused_streaming_list_of_a_real_server_is_read_in_pages(plane: ControlPlane, objects: Objects):
+def test_refused_streaming_list_of_a_real_server_is_read_in_pages(plane: ControlPlane, objects: Objects, proxy: Path):
     _, address = objects.service()
     plane.stop_server()
     plane.start_server(feature_gates="WatchList=false")
     try:
-        with capture_logs() as logs, node_with(plane.kubeconfig) as node:
+        with capture_logs() as logs, node_with(proxy) as node:
             node.wait_for(address, server_line(address))
         simplified = [entry for entry in logs if entry["event"] == "watch_simplified"]
         assert {(entry["kind"], *entry["without"]) for entry in simplified} == {
@@ -115,11 +118,11 @@ def test_refused_streaming_list_of_a_real_server_is_read_in_pages(plane: Control
         plane.start_server()
 
 
-def test_all_pages_of_a_real_server_are_read(plane: ControlPlane, objects: Objects):
+def test_all_pages_of_a_real_server_are_read(plane: ControlPlane, objects: Objects, proxy: Path):
     for _ in range(5):
         objects.service()
     batches: list[Sequence[ClusterEvent]] = []
-    server = ApiServer(Access(kubeconfig=str(plane.kubeconfig)))
+    server = ApiServer(Access(kubeconfig=str(proxy)))
     Watch(server, SERVICES, SystemClock(), timing=Timing(page_size=2)).read_once(batches.append)
     told = [event.ref.name for batch in batches for event in batch if isinstance(event, Changed)]
     assert len(batches) >= 3
@@ -128,10 +131,10 @@ def test_all_pages_of_a_real_server_are_read(plane: ControlPlane, objects: Objec
     )
 
 
-def test_version_that_storage_has_forgotten_is_listed_again(plane: ControlPlane, objects: Objects):
+def test_version_that_storage_has_forgotten_is_listed_again(plane: ControlPlane, objects: Objects, proxy: Path):
     """The real 410: the server starts with an empty cache, and storage was compacted beyond our place."""
     name, address = objects.service()
-    with capture_logs() as logs, node_with(plane.kubeconfig) as node:
+    with capture_logs() as logs, node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         for number in range(3):  # news that no watch of ours is told of
             plane.kubectl("create", "configmap", f"{name}-{number}")
@@ -144,9 +147,9 @@ def test_version_that_storage_has_forgotten_is_listed_again(plane: ControlPlane,
     assert "EndpointSlice" in {entry["kind"] for entry in expired}
 
 
-def test_watch_stops_at_once_on_a_quiet_connection_with_tls(plane: ControlPlane, objects: Objects):
+def test_watch_stops_at_once_on_a_quiet_connection_with_tls(objects: Objects, proxy: Path):
     _, address = objects.service()
-    with node_with(plane.kubeconfig) as node:
+    with node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         started = time.monotonic()
     assert time.monotonic() - started < 5
@@ -183,11 +186,11 @@ def test_missing_role_says_what_is_missing(plane: ControlPlane, tmp_path: Path):
     assert token not in str(logs)
 
 
-def test_k33_an_address_of_another_node_is_served_only_while_no_node_has_it(plane: ControlPlane, objects: Objects):
+def test_k33_an_address_of_another_node_is_served_only_while_no_node_has_it(objects: Objects, proxy: Path):
     other, free = "192.0.2.12", "203.0.113.12"
     objects.node("n2", other)
     _, address = objects.service(externalIPs=[other, free])
-    with capture_logs() as logs, node_with(plane.kubeconfig) as node:
+    with capture_logs() as logs, node_with(proxy) as node:
         node.wait_for(address, server_line(address))
         node.wait_for(free, server_line(free))
         assert node.servers(other) == []
