@@ -54,7 +54,7 @@ from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.iptables_backend import choose_rules, remove_leftovers, report_leftovers
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
 from ipvsproxy.kernel.monitor import AddressMonitor
-from ipvsproxy.kernel.sysctls import ProcSysctls, kernel_release
+from ipvsproxy.kernel.sysctls import PROC_SYS_NET, ProcSysctls, kernel_release
 from ipvsproxy.kube.manifests import ManifestFolder
 from ipvsproxy.kube.other_nodes import OtherNodesWatch
 from ipvsproxy.kube.resources import watched
@@ -105,7 +105,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
         modules.load(("ip_vs",))  # all others load by themselves when used
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
         report_leftovers(chosen.backend, OWN_CHAINS)
-        kernel = real_kernel(chosen.rules)
+        kernel = real_kernel(chosen.rules, Path(config.proc_sys_net))
         families = _served_families(kernel)
         name = node_name(config)
         log.info("starting", version=__version__, node=name, families=[family.label for family in families])
@@ -264,14 +264,14 @@ def cleanup(config: ProxyConfig) -> int:
         return 0 if result.refused == result.waiting == left == 0 else 1
 
 
-def real_kernel(rules: Rules) -> Kernel:
+def real_kernel(rules: Rules, proc_sys_net: Path = PROC_SYS_NET) -> Kernel:
     """The edges to this network namespace, with one of the two flavours of iptables."""
     return Kernel(
         ipvs=NetlinkIpvs(),
         addresses=NetlinkAddresses(),
         ipsets=NetlinkIPSets(ENTRY_KIND_BY_NAME),
         rules=rules,
-        sysctls=ProcSysctls(ALL_SYSCTLS),
+        sysctls=ProcSysctls(ALL_SYSCTLS, net=proc_sys_net),
         conntrack=NetlinkConntrack(),
     )
 
@@ -292,7 +292,7 @@ def _start(config: ProxyConfig, kernel: Kernel, reconciler: Reconciler, source: 
     except Unsupported as error:
         source.tell_now(node_notice(name, "UnknownScheduler", str(error)))
         raise
-    files = RootFiles()
+    files = RootFiles(net=Path(config.proc_sys_net))
     set_oom_score(config, files)
     put_host_in_order(config, kernel.ipvs, files)
     kept = kept_settings(config, kernel.ipvs, files)

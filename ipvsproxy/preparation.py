@@ -8,6 +8,7 @@ Source: kubernetes v1.37.2 cmd/kube-proxy/app/server.go (InitAndExit), which ask
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import structlog
 
@@ -39,10 +40,11 @@ def run(config: ProxyConfig) -> int:
     """`--init-only`: everything here, and the exit code: 1 where traffic would not flow. Raises KernelError."""
     log.info("preparing", version=__version__)
     modules.load(("ip_vs",))
+    net = Path(config.proc_sys_net)
     with closing(NetlinkIpvs()) as ipvs:
         require_scheduler(ipvs, config.scheduler)
-        warnings = put_host_in_order(config, ipvs, RootFiles())
-    refused = write_sysctls(config, ProcSysctls(ALL_SYSCTLS), kernel_release())
+        warnings = put_host_in_order(config, ipvs, RootFiles(net=net))
+    refused = write_sysctls(config, ProcSysctls(ALL_SYSCTLS, net=net), kernel_release())
     log.info("prepared", refused=refused, warnings=warnings)
     return int(refused > 0)
 

@@ -343,6 +343,8 @@ FLAGS: tuple[Flag, ...] = (
          "Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work."),
     Flag("--service-metrics", parse_int32, "ipvsproxy.serviceMetrics", Group.OWN, "N",
          "Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none."),
+    Flag("--proc-sys-net", parse_text, "ipvsproxy.procSysNet", Group.OWN, "DIR",
+         "Where the network's settings are: in a container, where /proc/sys is read-only, a mount of the host's."),
     OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES, FROM,
     Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
          "The watches ask for JSON."),

@@ -199,6 +199,7 @@ class OwnConfiguration(_Section, frozen=True):
     drain_timeout: Duration = "15m"
     estimation: str = Estimation.KEEP.value
     service_metrics: Int32 = 0
+    proc_sys_net: str = "/proc/sys/net"
 
 
 class KubeProxyConfiguration(_Section, frozen=True):
@@ -303,6 +304,7 @@ class ProxyConfig:
     drain_timeout_s: float  # 0: what has to leave leaves at once
     estimation: Estimation
     service_metrics: int  # so many Service ports have metrics of their own; 0: none, and nothing is read for them
+    proc_sys_net: str  # the folder where settings of the network are read and written
 
 
 class PlanFormat(StrEnum):

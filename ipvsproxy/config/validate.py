@@ -104,6 +104,7 @@ def validate(written: KubeProxyConfiguration, spellings: Mapping[str, str]) -> P
         estimation=_estimation(check, written),
         service_metrics=_service_metrics(check, written),
         drain_timeout_s=_drain_timeout_s(check, written),
+        proc_sys_net=_proc_sys_net(check, written),
     )
     if check.errors:
         raise InvalidConfigError(check.errors)
@@ -250,6 +251,14 @@ def _iptables_backend(check: Check, written: KubeProxyConfiguration) -> Iptables
     detail = f"must be {', '.join(IptablesBackend)}"
     check.refuse("ipvsproxy.iptablesBackend", f"{ROOT}.ipvsproxy.iptablesBackend", backend, detail)
     return IptablesBackend.AUTO
+
+
+def _proc_sys_net(check: Check, written: KubeProxyConfiguration) -> str:
+    """Own: upstream must be privileged to set them."""
+    folder = written.ipvsproxy.proc_sys_net
+    if not folder.startswith("/"):
+        check.refuse("ipvsproxy.procSysNet", f"{ROOT}.ipvsproxy.procSysNet", folder, "must be an absolute path")
+    return folder
 
 
 def _estimation(check: Check, written: KubeProxyConfiguration) -> Estimation:

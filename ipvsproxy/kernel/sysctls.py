@@ -17,17 +17,23 @@ from ipvsproxy.errors import KernelError
 from ipvsproxy.model.kernel_objects import Key, Kind, Operation, Settings, State, Verb
 
 PROC_SYS = Path("/proc/sys")
+PROC_SYS_NET = PROC_SYS / "net"
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)", re.ASCII)
 
 
 class ProcSysctls:
-    """Meets `kernel.api.Sysctls`; `names` are the keys that `read` returns where they exist."""
+    """Meets `kernel.api.Sysctls`; `names` are the keys that `read` returns where they exist.
+
+    `net` is where those of the network are: a container whose /proc/sys is read-only may have the host's folder mounted
+    at another place, and write there with NET_ADMIN alone.
+    """
 
     kinds = frozenset({Kind.SYSCTL})
 
-    def __init__(self, names: Iterable[str], root: Path = PROC_SYS) -> None:
+    def __init__(self, names: Iterable[str], root: Path = PROC_SYS, net: Path | None = None) -> None:
         self._names = tuple(sorted(names))
         self._root = root
+        self._net = net or root / "net"
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:
         """Write each value; one error number each. Nothing can be deleted: EPERM."""
@@ -38,7 +44,7 @@ class ProcSysctls:
         found: dict[Key, Settings] = {}
         for name in self._names:
             try:
-                found[name] = sysctl_path(name, self._root).read_text("utf-8", "replace").strip()
+                found[name] = self._path(name).read_text("utf-8", "replace").strip()
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -53,10 +59,13 @@ class ProcSysctls:
         if operation.verb is Verb.DELETE:
             return errno.EPERM
         try:
-            write_existing(sysctl_path(str(operation.key), self._root), str(operation.settings))
+            write_existing(self._path(str(operation.key)), str(operation.settings))
         except OSError as error:
             return error.errno or errno.EIO
         return 0
+
+    def _path(self, name: str) -> Path:
+        return sysctl_path(name, self._root, self._net)
 
 
 def write_existing(path: Path, value: str) -> None:
@@ -68,9 +77,10 @@ def write_existing(path: Path, value: str) -> None:
         os.close(descriptor)
 
 
-def sysctl_path(name: str, root: Path = PROC_SYS) -> Path:
-    """The file of a setting: dots separate, unless there is a slash in the name."""
-    return root / (name if "/" in name else name.replace(".", "/"))
+def sysctl_path(name: str, root: Path = PROC_SYS, net: Path = PROC_SYS_NET) -> Path:
+    """The file of a setting, those of the network below `net`: dots separate, unless there is a slash in the name."""
+    first, _, rest = (name if "/" in name else name.replace(".", "/")).partition("/")
+    return net / rest if first == "net" else root / first / rest
 
 
 def kernel_release(root: Path = PROC_SYS) -> tuple[int, int]:

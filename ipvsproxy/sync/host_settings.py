@@ -17,7 +17,7 @@ from ipvsproxy.plan.host_settings import HASHSIZE, KEEPALIVE_TIME, OOM_SCORE_ADJ
 
 log = structlog.get_logger()
 
-_DEFAULT_HINT = "Set it on the host, or run with --init-only first, privileged"
+_DEFAULT_HINT = "Set it on the host, run with --init-only first, privileged, or see --proc-sys-net"
 _HINTS = {
     HASHSIZE: "Only the host's first network namespace may change it: run there, with /sys writable",
     OOM_SCORE_ADJ: "A lower value than now needs the capability SYS_RESOURCE",

@@ -72,7 +72,10 @@ _HINTS: dict[tuple[Kind | None, int | None], str] = {
     (Kind.RULES, errno.EAGAIN): "Another program holds the xtables lock; it is tried again",
     (None, errno.EPERM): _PERMISSION,
     (None, errno.EACCES): _PERMISSION,
-    (None, errno.EROFS): "/proc/sys is read-only here: set it on the host, or mount the host's /proc/sys/net",
+    (
+        None,
+        errno.EROFS,
+    ): "/proc/sys is read-only here: set it on the host, or mount the host's folder and name it by --proc-sys-net",
     (Kind.SET, None): (
         "A set of this name but of another type is there; destroy it, or the rule or program that uses it"
     ),

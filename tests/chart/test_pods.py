@@ -92,6 +92,15 @@ def test_values_reach_the_daemon():
     assert config.conntrack.min == 1048576
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_daemon_sets_what_is_the_networks_where_the_hosts_folder_is_mounted(case: str):
+    mounts = {mount["name"]: mount for mount in container(case, "ipvsproxy")["volumeMounts"]}
+    mount = mounts["proc-sys-net"]
+    assert (mount["mountPath"], mount.get("readOnly", False)) == ("/host/proc/sys/net", False)
+    assert config_of(case, "ipvsproxy", Serve).proc_sys_net == mount["mountPath"]
+    assert config_of(case, "init", Prepare).proc_sys_net == "/proc/sys/net"
+
+
 def test_flags_of_our_own_hold_beside_kubeadms_file():
     assert config_of("kubeadm", "ipvsproxy", Serve).drain_timeout_s == 300
 
@@ -125,6 +134,7 @@ def test_k44_paths_of_the_host_are_just_those_that_are_needed_the_lock_as_a_file
     }
     assert found == {
         ("/lib/modules", "Directory"),
+        ("/proc/sys/net", "Directory"),
         ("/run/xtables.lock", "FileOrCreate"),
         ("/run/ipvsproxy", "DirectoryOrCreate"),
     }

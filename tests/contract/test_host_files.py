@@ -62,6 +62,18 @@ def test_the_hosts_online_cpus_are_counted_not_our_share_of_them(tmp_path, conte
     assert RootFiles(tmp_path).online_cpus() == cpus
 
 
+def test_settings_of_the_network_are_where_the_hosts_folder_is_mounted(tmp_path):
+    for name in ("root/proc/self/oom_score_adj", "mounted/netfilter/nf_conntrack_max"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("7\n")
+    files = RootFiles(tmp_path / "root", tmp_path / "mounted")
+    for path in ("proc/sys/net/netfilter/nf_conntrack_max", "proc/self/oom_score_adj"):
+        assert files.read(path) == 7
+        assert files.write(path, 8) == 0
+        assert files.read(path) == 8
+
+
 def test_what_is_no_number_is_none(tmp_path):
     Path(tmp_path, "file").write_text("many\n")
     assert RootFiles(tmp_path).read("file") is None

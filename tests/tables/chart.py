@@ -30,6 +30,7 @@ VALUES, SCHEMA, README = (CHART / name for name in ("values.yaml", "values.schem
 CHART_DEFAULTS: dict[str, tuple[Any, str]] = {
     "mode": ("ipvs", ""),
     "hostnameOverride": ("", "Has no effect: each Pod is told the name of its Node."),
+    "ipvsproxy.procSysNet": ("/proc/sys/net", "Has no effect: the daemon is told where the host's is mounted."),
     "oomScoreAdj": (-997, "The kubelet's own value for a node-critical Pod; a lower one needs SYS_RESOURCE."),
 }
 """Where the chart's default or description is another one than the program's."""

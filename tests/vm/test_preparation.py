@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,13 @@ CONNTRACK = "net/netfilter/nf_conntrack_"
 DNS = Svc("dns", ("10.96.0.10", "2001:db8:96::10"), ((53, "UDP"),), ready(A1, A2))
 UDP_TIMEOUT_S = 5
 
+# As a container runtime starts it: /proc/sys read-only, the host's folder of network settings at $1, two capabilities.
+AS_A_CONTAINER = """
+mount --bind /proc/sys/net "$1" && mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys || exit 99
+shift
+exec setpriv --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --no-new-privs "$@"
+"""
+
 
 def timeouts(host: Namespace) -> list[int]:
     """TCP, TCP after a FIN, UDP, as ipvsadm shows them."""
@@ -61,6 +70,19 @@ def test_a_start_behind_init_only_writes_no_sysctl(empty_host, tmp_path):
         assert proxy.stop() == ExitCode.OK
     assert applied
     assert not [operation for operation in applied if " sysctl " in operation]
+
+
+@pytest.mark.parametrize("is_named, code", [(True, ExitCode.OK), (False, ExitCode.ERROR)])
+def test_two_capabilities_are_enough_for_sysctls_where_the_hosts_folder_is_mounted_and_named(
+    empty_host, tmp_path, is_named, code
+):
+    named = [f"--proc-sys-net={tmp_path}"] if is_named else []
+    words = [sys.executable, "-m", "ipvsproxy", "--init-only", *FLAGS, "--ipvs-strict-arp", *named]
+    with empty_host.inside():
+        container = ["unshare", "--mount", "sh", "-c", AS_A_CONTAINER, "container", str(tmp_path)]
+        done = subprocess.run([*container, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert empty_host.sysctl("net/ipv4/conf/all/arp_ignore") == ("1" if is_named else "0")
 
 
 def test_k45_init_only_answers_unsupported_for_a_scheduler_that_the_kernel_lacks(empty_host):

@@ -51,7 +51,7 @@ function _shtab_ipvsproxy_using
 end
 
 set -g _shtab_ipvsproxy_commands plan diff explain status top
-set -g _shtab_ipvsproxy_opts_with_value --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --healthz-bind-address --healthz-port --hostname-override --interval --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proxy-mode --service-metrics --show-hidden-metrics-for-version --sort --v --vmodule --write-config-to -o -v
+set -g _shtab_ipvsproxy_opts_with_value --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --healthz-bind-address --healthz-port --hostname-override --interval --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proc-sys-net --proxy-mode --service-metrics --show-hidden-metrics-for-version --sort --v --vmodule --write-config-to -o -v
 
 complete -c ipvsproxy -e
 complete -c ipvsproxy -f
@@ -104,6 +104,7 @@ complete -c ipvsproxy -n _shtab_ipvsproxy_using -l filter-verdict -xka "accept r
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l ipvs-drain-timeout -x -d 'How long TCP connections to a server that leaves may go on, at most; 0: they end at once. (default 15m)'
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l ipvs-estimation -xka "keep off" -d 'Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work. (default keep)'
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l service-metrics -x -d 'Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none.'
+complete -c ipvsproxy -n _shtab_ipvsproxy_using -l proc-sys-net -xka "(__fish_complete_directories)" -d 'Where the network'"'"'s settings are: in a container, where /proc/sys is read-only, a mount of the host'"'"'s. (default /proc/sys/net)'
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l kube-api-content-type -x -d 'The watches ask for JSON. (default application/vnd.kubernetes.protobuf)'
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l kube-api-qps -x -d 'A few watches need no limit. (default 5.0)'
 complete -c ipvsproxy -n _shtab_ipvsproxy_using -l kube-api-burst -x -d 'See --kube-api-qps. (default 10)'
@@ -164,6 +165,7 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l filter-verdict -xka "a
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l ipvs-drain-timeout -x -d 'How long TCP connections to a server that leaves may go on, at most; 0: they end at once. (default 15m)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l ipvs-estimation -xka "keep off" -d 'Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work. (default keep)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l service-metrics -x -d 'Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l proc-sys-net -xka "(__fish_complete_directories)" -d 'Where the network'"'"'s settings are: in a container, where /proc/sys is read-only, a mount of the host'"'"'s. (default /proc/sys/net)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -s o -l output -xka "ipvsadm addresses ipset iptables ip6tables sysctl json" -d 'What to print: ipvsadm, addresses, ipset, iptables, ip6tables, sysctl, json.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l from-cluster -d 'Read the API server (--kubeconfig, or as a pod) instead of a folder.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using plan' -l node-addresses -x -d 'The node'"'"'s addresses, instead of those in the Node object'"'"'s status.'
@@ -228,6 +230,7 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l filter-verdict -xka "a
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ipvs-drain-timeout -x -d 'How long TCP connections to a server that leaves may go on, at most; 0: they end at once. (default 15m)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ipvs-estimation -xka "keep off" -d 'Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work. (default keep)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l service-metrics -x -d 'Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l proc-sys-net -xka "(__fish_complete_directories)" -d 'Where the network'"'"'s settings are: in a container, where /proc/sys is read-only, a mount of the host'"'"'s. (default /proc/sys/net)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ip-families -x -d 'Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l kube-api-content-type -x -d 'The watches ask for JSON. (default application/vnd.kubernetes.protobuf)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l kube-api-qps -x -d 'A few watches need no limit. (default 5.0)'
@@ -289,6 +292,7 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l filter-verdict -xka
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l ipvs-drain-timeout -x -d 'How long TCP connections to a server that leaves may go on, at most; 0: they end at once. (default 15m)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l ipvs-estimation -xka "keep off" -d 'Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work. (default keep)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l service-metrics -x -d 'Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l proc-sys-net -xka "(__fish_complete_directories)" -d 'Where the network'"'"'s settings are: in a container, where /proc/sys is read-only, a mount of the host'"'"'s. (default /proc/sys/net)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l ip-families -x -d 'Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l from -x -d 'Show which rules a packet from there meets: ADDRESS, ADDRESS%INTERFACE (where it comes in), or node.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l kube-api-content-type -x -d 'The watches ask for JSON. (default application/vnd.kubernetes.protobuf)'

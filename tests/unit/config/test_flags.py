@@ -96,6 +96,7 @@ def refusal(*words):
         pytest.param(["--logging-format=json"], "log_format", LogFormat.JSON, id="logging-format"),
         pytest.param(["--iptables-backend=nft"], "iptables_backend", IptablesBackend.NFT, id="iptables-backend"),
         pytest.param(["--ipvs-drain-timeout=1m30s"], "drain_timeout_s", 90.0, id="ipvs-drain-timeout"),
+        pytest.param(["--proc-sys-net=/host/net"], "proc_sys_net", "/host/net", id="proc-sys-net"),
         pytest.param(["--manifests=elsewhere"], "manifests", "objects", id="of a flag given twice the last one counts"),
     ],
 )
@@ -125,6 +126,7 @@ def test_a_flag_sets_its_field(words, field, value):
         ("log_format", LogFormat.AUTO),
         ("iptables_backend", IptablesBackend.AUTO),
         ("drain_timeout_s", 900.0),
+        ("proc_sys_net", "/proc/sys/net"),
     ],
 )
 def test_without_flags_the_defaults_are_upstreams(field, value):

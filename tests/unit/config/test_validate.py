@@ -219,6 +219,11 @@ def accepted(document):
             "500ms or 0, of less than 292 years",
             id="a drain time that is none",
         ),
+        pytest.param(
+            {"ipvsproxy": {"procSysNet": "host/net"}},
+            'KubeProxyConfiguration.ipvsproxy.procSysNet: Invalid value: "host/net": must be an absolute path',
+            id="a folder of settings that depends on where the program was started",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_in_upstreams_words(document, error):

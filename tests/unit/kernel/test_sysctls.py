@@ -29,9 +29,18 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_a_name_means_a_file(root, name, path):
-    assert sysctl_path(name, root) == root / path
+    assert sysctl_path(name, root, root / "net") == root / path
     assert ProcSysctls([name], root).apply([Operation(Verb.EDIT, Kind.SYSCTL, name, "1")]) == [0]
     assert (root / path).read_text().startswith("1")
+
+
+def test_settings_of_the_network_are_where_the_hosts_folder_is_mounted(root, tmp_path):
+    """As in a container, whose own /proc/sys is read-only."""
+    mounted = tmp_path / "host"
+    (root / "net").rename(mounted)
+    sysctls = ProcSysctls(["net.ipv4.ip_forward"], root, mounted)
+    assert sysctls.apply([Operation(Verb.EDIT, Kind.SYSCTL, "net.ipv4.ip_forward", "1")]) == [0]
+    assert sysctls.read() == {Kind.SYSCTL: {"net.ipv4.ip_forward": "1"}}
 
 
 def test_values_are_read_without_blanks_and_missing_names_are_left_out(root):
