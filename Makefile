@@ -32,7 +32,7 @@ lint: setup ## format, lint, types and layers
 	@echo "== mypy"; $(PY) -m mypy
 	@echo "== import-linter"; $(VENV)/bin/lint-imports --no-logo
 
-chart: setup ## check the chart: lint, goldens, refusals, schemas of each Kubernetes version; with Helm 3 and 4
+chart: setup ## check the chart with Helm 3 and 4: lint, goldens, refusals, schemas, installs on a real control plane
 	@$(PY) tests/lab/stages.py chart
 
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)

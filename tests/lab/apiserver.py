@@ -42,7 +42,7 @@ class ControlPlane:
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
         self._programs = found
-        self._ports = dict(zip(("server", "etcd", "peer"), _free_ports(3), strict=True))
+        self._ports = dict(zip(("server", "etcd", "peer"), free_ports(3), strict=True))
         self._storage: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._authority = make_authority(folder, "authority")
@@ -98,7 +98,7 @@ class ControlPlane:
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"default={peer}",
         }
-        self._storage = self._start(self._programs.etcd, options, "--unsafe-no-fsync")
+        self._storage = self.start_program(self._programs.etcd, options, "--unsafe-no-fsync")
 
     def start_server(self, **options: str) -> None:
         """Start kube-apiserver and wait until it is ready; further flags with `_` for `-`. Raises LabError."""
@@ -122,12 +122,12 @@ class ControlPlane:
             "disable-admission-plugins": "ServiceAccount",  # Pods without a controller that makes accounts
             **{name.replace("_", "-"): value for name, value in options.items()},
         }
-        self._server = self._start(self._programs.kube_apiserver, given)
+        self._server = self.start_program(self._programs.kube_apiserver, given)
         self._wait_until_ready()
 
     def stop_server(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End kube-apiserver; by SIGKILL no watch is told."""
-        _end(self._server, number)
+        end(self._server, number)
 
     def compact_storage(self) -> None:
         """Make etcd forget all but the newest versions, over its HTTP gateway: only between two runs of the server."""
@@ -145,10 +145,11 @@ class ControlPlane:
 
     def stop(self) -> None:
         """End both, the server first: without its storage it would wait for long."""
-        _end(self._server, signal.SIGKILL)
-        _end(self._storage, signal.SIGKILL)
+        end(self._server, signal.SIGKILL)
+        end(self._storage, signal.SIGKILL)
 
-    def _start(self, program: Path, options: Mapping[str, object], *switches: str) -> subprocess.Popen[bytes]:
+    def start_program(self, program: Path, options: Mapping[str, object], *switches: str) -> subprocess.Popen[bytes]:
+        """Start a program that ends with us, its output in a log of its name in `folder`."""
         flags = [f"--{name}={value}" for name, value in options.items()]
         command = ["setpriv", "--pdeathsig", "KILL", str(program), *flags, *switches]
         with self._log(program.name).open("ab") as log:
@@ -187,7 +188,8 @@ def running(folder: Path, **options: str) -> Iterator[ControlPlane]:
         plane.stop()
 
 
-def _end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> None:
+def end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> None:
+    """End a program, and wait until it has."""
     if process is None:
         return
     process.send_signal(number)
@@ -198,7 +200,7 @@ def _end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> Non
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody has; all are held until the last one is known, so they differ."""
     with contextlib.ExitStack() as stack:
         return [stack.enter_context(socket.create_server((HOST, 0))).getsockname()[1] for _ in range(count)]

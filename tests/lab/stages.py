@@ -50,10 +50,18 @@ NETFILTER = (
     "tests/vm/test_rule_packets.py",
 )
 
+
+def make_for_chart() -> None:
+    """Helm, the checker of schemas, and a control plane with controllers. Raises LabError."""
+    helm.make()
+    programs.make()
+    programs.make_controllers()
+
+
 STAGES = {
     "pure": Stage(folders=("tests/unit", "tests/golden", "tests/property", "tests/contract", "tests/perf")),
     "kube": Stage(folders=("tests/kube",)),
-    "chart": Stage(folders=("tests/chart",), prepare=helm.make),
+    "chart": Stage(folders=("tests/chart",), prepare=make_for_chart),
     "api": Stage(folders=("tests/api",), options=("-m", "not long", "--timeout=300"), prepare=programs.make),
     # Kernels with all this are far more common than kernels with IPVS, and emulation takes thirty times as long.
     "netfilter": Stage(folders=NETFILTER, options=("-m", "not long", *REAL), machine_with=machine.NETFILTER),

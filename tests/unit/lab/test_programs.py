@@ -45,3 +45,11 @@ def test_every_wheel_is_pinned_by_its_hash():
 
 def test_wrapper_builds_the_version_that_is_named():
     assert f"k8s.io/kubernetes v{programs.VERSION}\n" in (programs.WRAPPER / "go.mod").read_text()
+
+
+def test_controllers_that_are_missing_are_named_with_what_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(
+        LabError, match=r"no kube-controller-manager, kube-scheduler, kwok, stages\.yaml in .*make chart"
+    ):
+        programs.find_controllers()
