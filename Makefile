@@ -11,7 +11,7 @@ RUN ?= ipvsadm -Ln
 OUT ?= build/shell
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint chart test test-long bench golden-update format vm lock clean
+.PHONY: help setup demo check lint chart image test test-long bench golden-update format vm lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ lint: setup ## format, lint, types and layers
 
 chart: setup ## check the chart with Helm 3 and 4: lint, goldens, refusals, schemas, installs on a real control plane
 	@$(PY) tests/lab/stages.py chart
+
+image: setup ## build the image without an image registry (root, mmdebstrap, buildah), and print its size
+	@$(PY) tests/lab/image.py
 
 test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
 	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm

@@ -1,0 +1,152 @@
+"""Builds the image from packages alone, for no image registry can be reached here: `make image`.
+
+The base is made by mmdebstrap, the image by buildah from the Dockerfile; both are Debian packages, and run as root. In
+build/image lie the image as an archive, its bill of materials (CycloneDX), and its root file system.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run by path
+
+from ipvsproxy import __version__  # noqa: E402  # needs the line above
+from tests.lab import programs  # noqa: E402
+from tests.lab.machine import LabError  # noqa: E402
+
+OUT = ROOT / "build" / "image"
+IMAGE = f"localhost/ipvsproxy:{__version__}"
+LARGEST_MIB = 200
+SUITE = "bookworm"
+BASES = {
+    "BASE_IMAGE": (
+        "localhost/ipvsproxy-base:latest",
+        ("ca-certificates", "ipset", "iptables", "kmod", "libip4tc2", "libip6tc2", "libxtables12", "python3"),
+    ),
+    "BUILD_IMAGE": (
+        "localhost/ipvsproxy-build-base:latest",
+        ("ca-certificates", "gcc", "libc6-dev", "python3-dev", "python3-venv"),
+    ),
+}
+"""The Dockerfile's two bases, by their argument: name, and the packages that it looks for."""
+LEFT_OUT = ("share/doc", "share/man", "share/locale", "share/info", "lib/*/gconv")
+# How this machine reaches package registries is its own affair, and no part of the image.
+SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+_SBOM = """
+import importlib.metadata as m, json
+print(json.dumps([[d.name, d.version, d.metadata.get("License-Expression") or ""] for d in m.distributions()]))
+"""
+
+
+def build() -> Path:
+    """The root file system of the image, unpacked. Raises LabError."""
+    for program in ("mmdebstrap", "buildah"):
+        if shutil.which(program) is None:
+            raise LabError(f"no {program} here. Install Debian's packages: apt-get install mmdebstrap buildah runc")
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir(parents=True)
+    for name, packages in BASES.values():
+        if not _run("buildah", "images", "--quiet", "--filter", f"reference={name}"):
+            _make_base(name, packages, OUT / "base.tar")
+    programs.say("image: building it")
+    settings = [f"--volume={path}:{path}:ro" for path in SETTINGS if Path(path).exists()]
+    bases = {argument: name for argument, (name, _) in BASES.items()}
+    given = {**bases, "VERSION": __version__, "REVISION": _revision()}
+    options = [
+        "--isolation=chroot",
+        "--network=host",
+        *(f"--build-arg={name}={value}" for name, value in given.items()),
+    ]
+    _run("buildah", "build", "--quiet", *options, *settings, f"--tag={IMAGE}", str(ROOT))
+    _run("buildah", "push", "--quiet", IMAGE, f"oci-archive:{OUT / 'ipvsproxy.tar'}:ipvsproxy:{__version__}")
+    return _unpack(OUT / "rootfs")
+
+
+def _make_base(name: str, packages: Sequence[str], tar: Path) -> None:
+    programs.say(f"image: making {name} of packages")
+    excluded = [f"--dpkgopt=path-exclude=/usr/{path}/*" for path in LEFT_OUT]
+    hooks = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
+    included = f"--include=usr-is-merged,{','.join(packages)}"
+    _run("mmdebstrap", "--quiet", "--variant=essential", hooks, included, *excluded, SUITE, str(tar))
+    container = _run("buildah", "from", "scratch")
+    try:
+        _run("buildah", "add", "--quiet", container, str(tar), "/")
+        _run("buildah", "commit", "--quiet", container, name)
+    finally:
+        _run("buildah", "rm", container)
+        tar.unlink()
+
+
+def _unpack(folder: Path) -> Path:
+    container = _run("buildah", "from", IMAGE)
+    try:
+        mounted = _run("buildah", "mount", container)
+        shutil.copytree(mounted, folder, symlinks=True)
+        bill = bill_of_materials(folder)
+        (OUT / "sbom.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
+    finally:
+        _run("buildah", "rm", container)
+    return folder
+
+
+def bill_of_materials(rootfs: Path) -> Mapping[str, object]:
+    """What the image is made of, in CycloneDX 1.6: Debian's packages, and Python's."""
+    format_ = "${Package}\\t${Version}\\n"
+    listed = _run("dpkg-query", f"--admindir={rootfs / 'var/lib/dpkg'}", "--show", f"--showformat={format_}")
+    pairs = [line.partition("\t") for line in listed.splitlines()]
+    components = [_component("deb/debian", name, version, "") for name, _, version in pairs]
+    found = _run("chroot", str(rootfs), "/opt/ipvsproxy/bin/python3", "-c", _SBOM)
+    components += [_component("pypi", *distribution) for distribution in json.loads(found)]
+    about = {"type": "container", "name": "ipvsproxy", "version": __version__}
+    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "metadata": {"component": about}, "components": components}
+
+
+def _component(kind: str, name: str, version: str, licence: str) -> Mapping[str, object]:
+    found: dict[str, object] = {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "purl": f"pkg:{kind}/{name}@{version}",
+    }
+    return found | ({"licenses": [{"expression": licence}]} if licence else {})
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files in it, a file with two names counted once."""
+    return sum({(found.st_dev, found.st_ino): found.st_size for found in _files(folder)}.values())
+
+
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    for path, _, names in os.walk(folder):
+        yield from (os.lstat(os.path.join(path, name)) for name in names)  # noqa: PTH118  # tens of thousands
+
+
+def _revision() -> str:
+    return _run("git", "-C", str(ROOT), "rev-parse", "HEAD")
+
+
+def _run(*command: str) -> str:
+    """Its stdout. Raises LabError with what it says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{' '.join(command[:3])}: {(done.stderr or done.stdout).strip()[-3000:]}")
+    return done.stdout.strip()
+
+
+def main(_argv: Sequence[str]) -> int:
+    """Build it and print its size; 1 where it is larger than it may be."""
+    mib = size(build()) / 2**20
+    print(
+        f"{IMAGE}: {mib:.0f} MiB unpacked; archive, bill of materials and root file system in {OUT.relative_to(ROOT)}"
+    )
+    return int(mib > LARGEST_MIB)
+
+
+if __name__ == "__main__":
+    with programs.complaining():
+        sys.exit(main(sys.argv[1:]))
