@@ -38,10 +38,10 @@ chart: setup ## check the chart with Helm 3 and 4: lint, goldens, refusals, sche
 image: setup ## build the image without an image registry (root, mmdebstrap, buildah), and print its size
 	@$(PY) tests/lab/image.py
 
-test: lint ## check, then the tests that need a kernel with IPVS (in a VM where this one has none)
-	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm
+test: lint ## check, then the tests that need an API server or a kernel with IPVS (in a VM where this one has none)
+	@$(PY) tests/lab/stages.py pure kube netfilter api vm
 
-test-long: lint ## all of test, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
+test-long: lint ## all of test and chart, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
 	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm vm-long figures
 
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
