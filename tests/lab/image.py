@@ -62,7 +62,7 @@ def build() -> Path:
         "--network=host",
         *(f"--build-arg={name}={value}" for name, value in given.items()),
     ]
-    _run("buildah", "build", "--quiet", *options, *settings, f"--tag={IMAGE}", str(ROOT))
+    _run("buildah", "build", "--quiet", "--layers", *options, *settings, f"--tag={IMAGE}", str(ROOT))
     _run("buildah", "push", "--quiet", IMAGE, f"oci-archive:{OUT / 'ipvsproxy.tar'}:ipvsproxy:{__version__}")
     return _unpack(OUT / "rootfs")
 
@@ -86,7 +86,7 @@ def _unpack(folder: Path) -> Path:
     container = _run("buildah", "from", IMAGE)
     try:
         mounted = _run("buildah", "mount", container)
-        shutil.copytree(mounted, folder, symlinks=True)
+        _run("cp", "--archive", mounted, str(folder))  # device nodes too, which shutil would read
         bill = bill_of_materials(folder)
         (OUT / "sbom.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
     finally:
