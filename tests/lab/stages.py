@@ -30,7 +30,7 @@ class Stage:
     """What its machine's kernel must have, as a probe of tests/lab/machine.py; this machine is taken if it has it."""
     prepare: Callable[[], object] = lambda: None
     """Makes what its tests need and what takes long; raises LabError where that cannot be had."""
-    timeout_s: float = 2700
+    timeout_s: float = 3000
     """For all of it, the start of the machine included; only stages in a machine have one."""
 
 

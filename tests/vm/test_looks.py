@@ -41,7 +41,8 @@ WEB = Svc(
     source_ranges=("10.244.0.0/16", "2001:db8:244::/56"),
     external_policy="Local",
 )
-every_backend = pytest.mark.parametrize("backend", ["legacy", "nft"])
+every_backend = pytest.mark.parametrize("backend", [pytest.param("legacy", marks=pytest.mark.long), "nft"])
+# Each start of the program takes ten seconds under emulation: what the others show too is a long test.
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,7 @@ def test_what_somebody_has_changed_is_a_line_each_and_a_start_takes_them_away(cl
         proxy.stop()
 
 
+@pytest.mark.long
 @every_backend
 def test_on_a_host_without_anything_all_is_to_be_added_and_nothing_is_there_afterwards(empty_host, tmp_path, backend):
     def tables() -> list[str]:
@@ -156,6 +158,7 @@ def test_on_a_host_without_anything_all_is_to_be_added_and_nothing_is_there_afte
     assert tables() == before
 
 
+@pytest.mark.long
 def test_k08_a_stream_that_drains_is_no_difference(served: ProxyNode):
     with stream_to("a1", served.hosts["a3"], VIPS[0], 80) as talk:
         served.sync(Svc("web", VIPS, endpoints=ready(A2)))
