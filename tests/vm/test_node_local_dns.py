@@ -7,10 +7,11 @@ from itertools import product
 
 import pytest
 
+from ipvsproxy.config.command_line import ExitCode
 from tests.clusters import Svc
 from tests.lab.hosts import Cluster, Namespace
 from tests.lab.traffic import Transport, ask, serving
-from tests.vm.nodes import FLAGS, bound, proxy_on, sets, small_cluster, virtual_servers
+from tests.vm.nodes import FLAGS, bound, cleaned_up, proxy_on, sets, small_cluster, virtual_servers
 from tests.vm.places import A1, A2
 
 TRANSPORTS = (Transport.UDP, Transport.TCP)
@@ -53,10 +54,8 @@ def test_k47_a_cache_at_an_address_of_its_own_answers_beside_the_service(hosts, 
 
 
 def test_k47_an_excluded_cluster_ip_is_the_caches_until_it_is_excluded_no_more(hosts, tmp_path):
-    excluded = (*FLAGS, "--ipvs-drain-timeout=0", f"--ipvs-exclude-cidrs={DNS_IP}/32")
-    with proxy_on(hosts.node, tmp_path, WEB, flags=(*FLAGS, "--ipvs-drain-timeout=0")) as proxy:
-        proxy.wait_for_services()  # and what the test before has left of DNS is gone
-        assert proxy.stop() == 0
+    excluded = (*FLAGS, f"--ipvs-exclude-cidrs={DNS_IP}/32")
+    assert cleaned_up(hosts.node, tmp_path / "before").exit_code == ExitCode.OK  # of what the test before has left
     hosts.node.ip(f"addr add {DNS_IP}/32 dev nodelocaldns")
     cache = cache_at(hosts.node, CACHE, DNS_IP)
     with serving(*cache), proxy_on(hosts.node, tmp_path, DNS, WEB, flags=excluded) as proxy:
