@@ -80,7 +80,7 @@ def test_k08_what_drains_tells_for_how_long_it_may(node):
     node.sync(web(A1, A2))
     with traffic.stream_to("a1", node.hosts["outside"], VIP, 80):
         node.sync(web(A2))
-        (server,) = shown(node, "--draining", "--names")
+        (server,) = shown(node, "--draining", "--service", "default/web")
         (real,) = server["realServers"]
         assert (real["address"], real["weight"], real["state"]) == (A1[0], 0, "draining")
         assert 0 < real["drainSecondsLeft"] <= 15 * 60
