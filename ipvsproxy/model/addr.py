@@ -75,7 +75,7 @@ class Cidr(msgspec.Struct, frozen=True, order=True):
         """Whether `addr` is of this family and inside."""
         if len(addr) != len(self.network):
             return False
-        return _masked(addr, self.prefix_len) == self.network
+        return masked(addr, self.prefix_len) == self.network
 
     def __str__(self) -> str:
         return f"{format_addr(self.network)}/{self.prefix_len}"
@@ -92,10 +92,11 @@ def parse_cidr(text: str) -> Cidr | None:
         prefix_len -= 96
     if not 0 <= prefix_len <= len(addr) * 8:
         return None
-    return Cidr(PackedAddr(_masked(addr, prefix_len)), prefix_len)
+    return Cidr(PackedAddr(masked(addr, prefix_len)), prefix_len)
 
 
-def _masked(addr: bytes, prefix_len: int) -> bytes:
+def masked(addr: bytes, prefix_len: int) -> bytes:
+    """The first address of the network of this prefix length (bits) that `addr` is in."""
     bits = len(addr) * 8
     return (int.from_bytes(addr) >> (bits - prefix_len) << (bits - prefix_len)).to_bytes(len(addr))
 

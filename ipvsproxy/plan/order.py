@@ -3,7 +3,8 @@
 What is new comes first and is built from the inside out, so that an address is bound when all behind it stands; what
 goes comes after and is taken from the outside in. Between two messages no bound (address, port) is ever let through
 the filter without a virtual server, or host ports would show (K31) and steady UDP senders be lost for good; and what
-is served before and after a sync is served all the time (K34). Removal keeps the address until its virtual server is
+is served before and after a sync is served all the time (K34). Source ranges narrow first, and widen last, where
+endpoints change besides (K36). Removal keeps the address until its virtual server is
 gone, so that open streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said
 elsewhere (sync/lingering.py): here it is wanted until then.
 """
@@ -11,12 +12,15 @@ elsewhere (sync/lingering.py): here it is wanted until then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeGuard, cast
+
+from msgspec.structs import replace
 
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.addr import PackedAddr, family_of, masked
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import (
+    Key,
     Kind,
     ObjectId,
     Operation,
@@ -27,7 +31,14 @@ from ipvsproxy.model.kernel_objects import (
     Verb,
     VirtualServerKey,
 )
-from ipvsproxy.model.names import DUMMY_DEVICE, SET_IPVS_IPS, SET_LOAD_BALANCER_FW, family_of_set, set_name
+from ipvsproxy.model.names import (
+    DUMMY_DEVICE,
+    SET_IPVS_IPS,
+    SET_LOAD_BALANCER_FW,
+    SETS_LOAD_BALANCER_SOURCE,
+    family_of_set,
+    set_name,
+)
 
 _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SYSCTL, Verb.ADD),
@@ -62,6 +73,9 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
 PHASE = {row: number for number, row in enumerate(_PHASES)}
 _ORPHANS = -1.0  # accept entries that nobody comes in by go first: an address bound before they go shows host ports
 _AFTER, _BEFORE = 0.5, -0.5
+_BEFORE_SERVERS_COME = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
+_WHEN_SERVERS_HAVE_LEFT = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
+_SETS_OF_SOURCES = frozenset(set_name(base, family) for base in SETS_LOAD_BALANCER_SOURCE for family in Family)
 
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
@@ -73,15 +87,15 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
     """
     operations = list(operations)
-    reopened = _reopened(operations)
+    out_of_turn = _sources_out_of_turn(operations, applied)
 
     def phase(operation: Operation) -> float:
         kind, verb, key = operation.kind, operation.verb, operation.key
         row = PHASE[kind, verb]
+        if kind is Kind.SUPPORT_ENTRY:
+            return out_of_turn.get((verb, key), row)
         if kind is Kind.REAL_SERVER and verb is Verb.EDIT and _takes_weight_away(operation):
             return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
-        if reopened and _loses_source(operation) in reopened:
-            return PHASE[Kind.ACCEPT_ENTRY, Verb.ADD] + _BEFORE  # nobody comes in by what a former Service allowed
         if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
             return row
         if not is_bound(key.address):
@@ -114,31 +128,48 @@ def _takes_weight_away(operation: Operation) -> bool:
     return isinstance(record, bytes) and real_servers.is_drained(record)
 
 
-def _reopened(operations: Sequence[Operation]) -> frozenset[VirtualServerKey | None]:
-    """Frontends that are accepted from now on and lose sources: those of a former Service, whose streams drained.
+def _sources_out_of_turn(operations: Sequence[Operation], applied: State) -> dict[tuple[Verb, Key], float]:
+    """The phases of allowed sources that come or go while the guard of their frontend keeps all others out.
 
-    Not those that are open to all from now on: what keeps others out goes first then, and its exceptions after it.
+    Its real servers may change at the same time, most of all where another Service gets it: then no client of the
+    former ranges may be led to a new real server, and none of the new ranges to a former one. So in between, only those
+    clients are let in that both let in; these are at every moment, for networks are inside each other or apart.
     """
-    losing = {key for operation in operations if (key := _loses_source(operation)) is not None}
-    if not losing:
-        return frozenset()
-    entries = [(each.kind, each.verb, each.key) for each in operations if isinstance(each.key, SetEntry)]
-    accepted = {accepted_by(key) for kind, verb, key in entries if (kind, verb) == (Kind.ACCEPT_ENTRY, Verb.ADD)}
-    opened = {
-        accepted_by(key)
-        for kind, verb, key in entries
-        if (kind, verb) == (Kind.GUARD_ENTRY, Verb.DELETE)
-        if key.set_name == set_name(SET_LOAD_BALANCER_FW, family_of_set(key.set_name))
+    sources = [(each.verb, each.key) for each in operations if each.kind is Kind.SUPPORT_ENTRY]
+    come = frozenset(key for verb, key in sources if verb is Verb.ADD and _is_source(key))
+    go = frozenset(key for verb, key in sources if verb is Verb.DELETE and _is_source(key))
+    if not come and not go:
+        return {}
+    opened = {each.key for each in operations if (each.kind, each.verb) == (Kind.GUARD_ENTRY, Verb.DELETE)}
+    late = [entry for entry in come - _within(come, go) if _guard(entry) in applied[Kind.GUARD_ENTRY]]
+    early = [entry for entry in go - _within(go, come) if _guard(entry) not in opened]
+    return {
+        **{(Verb.ADD, entry): _WHEN_SERVERS_HAVE_LEFT for entry in late},
+        **{(Verb.DELETE, entry): _BEFORE_SERVERS_COME for entry in early},
     }
-    return frozenset((losing & accepted) - opened)
 
 
-def _loses_source(operation: Operation) -> VirtualServerKey | None:
-    """The frontend that an operation takes an allowed source away from; None where it is about something else."""
-    if operation.kind is not Kind.SUPPORT_ENTRY or operation.verb is not Verb.DELETE:
-        return None
-    entry = operation.key
-    return accepted_by(entry) if isinstance(entry, SetEntry) and entry.second else None
+def _is_source(key: Key) -> TypeGuard[SetEntry]:
+    """Whether this is an exception from the guard of a frontend."""
+    return isinstance(key, SetEntry) and key.set_name in _SETS_OF_SOURCES
+
+
+def _within(entries: frozenset[SetEntry], others: frozenset[SetEntry]) -> frozenset[SetEntry]:
+    """Those of `entries` whose network lies in that of one of `others` of the same frontend."""
+    lengths = {other.prefix_len for other in others}
+    return frozenset(
+        entry
+        for entry in entries
+        for length in lengths
+        if length < entry.prefix_len
+        if replace(entry, second=masked(entry.second, length), prefix_len=length) in others
+    )
+
+
+def _guard(entry: SetEntry) -> SetEntry:
+    """What closes the frontend of an allowed source to all others."""
+    name = set_name(SET_LOAD_BALANCER_FW, family_of_set(entry.set_name))
+    return SetEntry(name, entry.address, entry.protocol, entry.port)
 
 
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:

@@ -403,7 +403,7 @@ def test_k25_during_a_sync_no_client_outside_is_led_where_it_is_not_before_or_af
 
 @st.composite
 def balancers(draw):
-    """An old and a young load balancer, often with one address and port, whose source ranges change."""
+    """An old and a young load balancer, often with one address and port, whose source ranges and endpoints change."""
     old, young = (
         Svc(
             name,
@@ -411,6 +411,7 @@ def balancers(draw):
             ingress=((draw(st.sampled_from(("203.0.113.10", "203.0.113.11"))), "VIP"),),
             created=created,
             source_ranges=draw(some_of(RANGES, 2)),
+            endpoints=tuple((endpoint, True) for endpoint in draw(some_of(ENDPOINTS[:3], 2))),
         )
         for name, ip, created in (("z", IPS[0], "2026-01-01T00:00:00Z"), ("a", IPS[1], "2026-02-01T00:00:00Z"))
     )
@@ -421,6 +422,7 @@ def balancers(draw):
 def test_k36_during_a_sync_nobody_is_let_in_who_is_not_before_or_after_and_nobody_kept_out_who_is_both_times(
     history, connections
 ):
+    """Also while a frontend gets another owner, with other endpoints: nobody who may use one is led to the other's."""
     node = connected(Node(), connections)
     for balancers_now in history:
         witness = Witness(node.fake)

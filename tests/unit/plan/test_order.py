@@ -179,6 +179,78 @@ def test_k36_a_guard_stands_after_what_it_leaves_open_and_before_what_it_guards_
     assert PHASE[Kind.ADDRESS, Verb.DELETE] < PHASE[Kind.GUARD_ENTRY, Verb.DELETE] < PHASE[SUPPORT_GOES]
 
 
+def source(network: str, prefix_len: int = 24) -> SetEntry:
+    return SetEntry("KUBE-LOAD-BALANCER-SOURCE-CIDR", KEY.address, 6, 80, addr(network), prefix_len)
+
+
+FORMER, NEW = blob(("10.244.1.5", 80)), blob(("10.244.2.5", 80))
+
+
+def changed(comes: SetEntry, goes: SetEntry) -> list[Operation]:
+    """A frontend gets another Service's allowed source and real server."""
+    return [
+        Operation(Verb.ADD, Kind.SUPPORT_ENTRY, comes),
+        Operation(Verb.DELETE, Kind.SUPPORT_ENTRY, goes),
+        Operation(Verb.ADD, Kind.REAL_SERVER, KEY, NEW),
+        Operation(Verb.DELETE, Kind.REAL_SERVER, KEY, FORMER),
+    ]
+
+
+GUARDED = {**empty_state(), Kind.GUARD_ENTRY: {GUARD[1]: True}}
+COMES, GOES, SERVER_COMES, SERVER_GOES = range(4)
+
+
+@pytest.mark.parametrize(
+    "comes, goes, applied, order",
+    [
+        pytest.param(
+            source("198.51.100.0"),
+            source("203.0.113.0"),
+            GUARDED,
+            [GOES, SERVER_COMES, SERVER_GOES, COMES],
+            id="apart: nobody is let in by either",
+        ),
+        pytest.param(
+            source("198.51.100.7", 32),
+            source("198.51.100.0"),
+            GUARDED,
+            [COMES, GOES, SERVER_COMES, SERVER_GOES],
+            id="inside the former: those who are in both",
+        ),
+        pytest.param(
+            source("198.51.100.0"),
+            source("198.51.100.7", 32),
+            GUARDED,
+            [SERVER_COMES, SERVER_GOES, COMES, GOES],
+            id="around the former: those who are in both",
+        ),
+        pytest.param(
+            source("198.51.100.0"),
+            source("203.0.113.0"),
+            empty_state(),
+            [COMES, GOES, SERVER_COMES, SERVER_GOES],
+            id="nothing was closed: they come before what closes",
+        ),
+        pytest.param(
+            SetEntry("KUBE-LOOP-BACK", addr("10.244.2.5"), 6, 80, addr("10.244.2.5")),
+            SetEntry("KUBE-LOOP-BACK", addr("10.244.1.5"), 6, 80, addr("10.244.1.5")),
+            GUARDED,
+            [COMES, SERVER_COMES, SERVER_GOES, GOES],
+            id="not what masquerades pods that reach themselves",
+        ),
+    ],
+)
+def test_k36_in_between_only_those_sources_are_let_in_that_are_before_and_after(comes, goes, applied, order):
+    operations = changed(comes, goes)
+    found = [operation for phase in ordered(operations, applied, bound) for operation in phase]
+    assert [operations.index(operation) for operation in found] == order
+
+
+def test_k36_sources_go_after_the_guard_that_they_are_exceptions_from():
+    operations = [Operation(Verb.DELETE, Kind.SUPPORT_ENTRY, source("198.51.100.0")), Operation(Verb.DELETE, *GUARD)]
+    assert list(ordered(operations, GUARDED, bound)) == [[one] for one in reversed(operations)]
+
+
 @pytest.mark.parametrize(
     "verb, weight, waits",
     [

@@ -11,7 +11,7 @@ from ipvsproxy.model import real_servers
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, Verb
 from tests.builders import addr, blob, vs_key
 from tests.clusters import Node, Svc, cluster
-from tests.witness import Witness
+from tests.witness import Witness, admitted
 
 HERE, THERE = "10.244.1.5", "10.244.2.5"
 VIP, NODE = "203.0.113.20", "192.0.2.11"
@@ -175,3 +175,58 @@ def test_k36_ranges_that_go_with_their_guard_keep_nobody_out_who_is_let_in_befor
     witness = Witness(node.fake, (addr(NODE),))
     node.sync(cluster(after))
     witness.check_sources()
+
+
+def balancer(name: str, endpoint: str, *ranges: str, created: str = "2026-01-01T00:00:00Z") -> Svc:
+    ip = {"a": "10.96.0.20", "b": "10.96.0.21"}[name]
+    return Svc(
+        name, (ip,), endpoints=((endpoint, True),), ingress=((VIP, "VIP"),), source_ranges=ranges, created=created
+    )
+
+
+WIDE, NARROW, OTHER = "198.51.100.0/24", "198.51.100.7/32", "10.0.0.0/8"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        pytest.param((balancer("a", HERE, WIDE),), (balancer("b", THERE, OTHER),), id="other ranges, another owner"),
+        pytest.param((balancer("a", HERE, WIDE),), (balancer("a", THERE, OTHER),), id="other ranges, the same owner"),
+        pytest.param((balancer("a", HERE, WIDE),), (balancer("b", THERE, WIDE, OTHER),), id="one range more"),
+        pytest.param((balancer("a", HERE, WIDE, OTHER),), (balancer("b", THERE, WIDE),), id="one range less"),
+        pytest.param((balancer("a", HERE, WIDE),), (balancer("b", THERE, NARROW),), id="a part of the range"),
+        pytest.param((balancer("a", HERE, NARROW),), (balancer("b", THERE, WIDE),), id="a range around it"),
+        pytest.param((balancer("a", HERE, WIDE),), (balancer("b", THERE),), id="open to all from now on"),
+        pytest.param((balancer("a", HERE),), (balancer("b", THERE, WIDE),), id="open to all until now"),
+        pytest.param(
+            (balancer("a", HERE, WIDE), balancer("b", THERE, OTHER, created="2026-02-01T00:00:00Z")),
+            (balancer("b", THERE, OTHER, created="2026-02-01T00:00:00Z"),),
+            id="the younger of two is left",
+        ),
+        pytest.param(
+            (balancer("a", HERE, WIDE),),
+            (
+                msgspec.structs.replace(balancer("a", HERE), ingress=()),
+                msgspec.structs.replace(balancer("b", THERE, OTHER), endpoints=()),
+            ),
+            id="the new owner has no endpoint",
+        ),
+    ],
+)
+def test_k36_at_no_moment_do_the_clients_of_one_owner_of_a_frontend_meet_the_endpoints_of_another(before, after):
+    node = Node()
+    node.sync(cluster(*before))
+    witness = Witness(node.fake)
+    node.sync(cluster(*after))
+    witness.check_sources()
+
+
+def test_k36_who_is_within_the_old_ranges_and_the_new_ones_is_always_let_in():
+    node = Node()
+    node.sync(cluster(balancer("a", HERE, WIDE, "10.1.0.0/16")))
+    key = vs_key(VIP, 80)
+    moments = []
+    node.fake.after_message = lambda: moments.append(admitted(node.fake.state, key))
+    node.sync(cluster(balancer("b", THERE, NARROW, OTHER)))
+    both = {addr("198.51.100.7"), addr("10.1.2.3")}
+    assert all(moment >= both for moment in moments)
