@@ -32,7 +32,9 @@ from ipvsproxy.errors import ConfigError, describe_errno
 from ipvsproxy.kube.exec_plugin import PLUGIN_S
 from ipvsproxy.kube.kubeconfig import PrivateFiles, load_kubeconfig
 from ipvsproxy.kube.recovery import Cause, Interruption, parse_retry_after
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES
 
+_PIECE_BYTES = 65536
 _CONNECT_S = 10.0
 _DEAD_PEER_S = 30
 _SERVER = "the address of the API server"
@@ -255,18 +257,20 @@ class ApiResponse:
         self.retry_after_s = parse_retry_after(raw.headers.get("Retry-After"))
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes. Raises Interruption."""
+        """The body as it comes, whatever chunks the server makes of it. Raises Interruption."""
         with _translated():
-            if getattr(self._raw, "chunked", False):
-                yield from self._raw.stream(None, decode_content=False)
-            else:
-                while chunk := self._raw.read1():
-                    yield chunk
+            while piece := self._raw.read1(_PIECE_BYTES):
+                yield piece
 
-    def read(self) -> bytes:
-        """The whole body. Raises Interruption."""
+    def read(self, most: int = MAX_OBJECT_BYTES) -> bytes:
+        """The whole body, of `most` bytes at the most. Raises Interruption."""
+        body = bytearray()
         with _translated():
-            return self._raw.read()
+            for piece in self._raw.stream(_PIECE_BYTES):
+                body += piece
+                if len(body) > most:
+                    raise Interruption(Cause.MALFORMED, f"an answer of more than {most} bytes")
+        return bytes(body)
 
     def shut_down(self) -> None:
         """Make a read that waits in another thread end."""
@@ -281,6 +285,8 @@ def _translated() -> Iterator[None]:
     """Turn the transport's exceptions into an Interruption whose text is the same for the same trouble."""
     try:
         yield
+    except Interruption:
+        raise
     except urllib3.exceptions.ReadTimeoutError as error:
         raise _read_timed_out(error) from error
     except (ApiException, urllib3.exceptions.SSLError) as error:

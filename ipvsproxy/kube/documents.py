@@ -16,13 +16,11 @@ import msgspec
 from ipvsproxy.cluster.events import ObjectRef
 from ipvsproxy.kube.json_reader import read_json
 from ipvsproxy.kube.mapping import Malformed, Mapping, Root, first_fault
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES
 from ipvsproxy.kube.yaml_reader import read_yaml
 from ipvsproxy.model.api_objects import Endpoints, EndpointSlice, Node, Service
 from ipvsproxy.model.notes import Note, one_line
 
-MAX_OBJECT_BYTES = (
-    1_572_864  # etcd's own limit of one request (--max-request-bytes, 1.5 MiB); as JSON, like on the wire
-)
 DEFAULT_NAMESPACE = "default"
 
 Manifest: TypeAlias = Service | EndpointSlice | Endpoints | Node

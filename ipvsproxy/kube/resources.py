@@ -13,6 +13,9 @@ from ipvsproxy.cluster.events import OTHER_NODE, ApiObject
 from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_PROXY_NAME
 
+MAX_OBJECT_BYTES = 1_572_864
+"""etcd's own limit of one request (--max-request-bytes, 1.5 MiB), so no object in a cluster is larger."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:

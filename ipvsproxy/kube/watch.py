@@ -33,9 +33,9 @@ from ipvsproxy.kube.recovery import (
     without_cut_stream,
     without_refused,
 )
-from ipvsproxy.kube.resources import Resource
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES, Resource
 from ipvsproxy.kube.told import Told
-from ipvsproxy.kube.wire import Absent, Arrival, Bookmark, Present, Reader, interruption_of, lines_of
+from ipvsproxy.kube.wire import MAX_PAGE_BYTES, Absent, Arrival, Bookmark, Present, Reader, interruption_of, lines_of
 
 log = structlog.get_logger()
 
@@ -59,8 +59,8 @@ class Response(Protocol):
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes."""
 
-    def read(self) -> bytes:
-        """The whole body."""
+    def read(self, most: int = MAX_OBJECT_BYTES) -> bytes:
+        """The whole body, of `most` bytes at the most."""
 
     def shut_down(self) -> None:
         """Make a read that waits in another thread end. Raises nothing."""
@@ -173,7 +173,7 @@ class Watch:
                 **({"continue": token} if token else {}),
             }
             with self._answer(session, query) as response:
-                page = self._reader.read_page(response.read())
+                page = self._reader.read_page(response.read(MAX_PAGE_BYTES))
             self.heard_at = self._clock.monotonic()
             events = [event for item in page.items if (event := self._take(item)) is not None]
             token = page.continue_token

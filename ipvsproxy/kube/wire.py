@@ -18,9 +18,15 @@ import msgspec
 
 from ipvsproxy.cluster.events import ApiObject, ObjectRef
 from ipvsproxy.kube.recovery import Cause, Interruption
-from ipvsproxy.kube.resources import Resource
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES, Resource
 from ipvsproxy.model.api_objects import Identity
 from ipvsproxy.model.notes import one_line
+
+MAX_LINE_BYTES = 8 * MAX_OBJECT_BYTES
+"""Of one event. etcd holds protobuf, which JSON's names and escapes make some times longer: no real object may end a
+watch, for it would meet it again each time."""
+MAX_PAGE_BYTES = 128 * MAX_OBJECT_BYTES
+"""Of a list's page, 192 MiB. The slices of 150,000 Pods, Kubernetes' own limit, are a third of it."""
 
 _ENDS_LIST = "k8s.io/initial-events-end"
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -216,14 +222,22 @@ def interruption_of(status: int, body: bytes | msgspec.Raw, retry_after_s: float
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The whole lines that each chunk completes, blank ones left out. What follows the last newline is no line."""
+    """The whole lines that each chunk completes, blank ones left out. What follows the last newline is no line.
+
+    Raises Interruption at a line longer than MAX_LINE_BYTES, before its end has come.
+    """
     begun: list[bytes] = []
+    size = 0
     for chunk in chunks:
         first, *rest = chunk.split(b"\n")
         begun.append(first)
+        size += len(first)
+        if size > MAX_LINE_BYTES:
+            raise Interruption(Cause.MALFORMED, f"a line of more than {MAX_LINE_BYTES} bytes, and no object is so long")
         if rest:
             lines = [b"".join(begun), *rest]
             begun = [lines.pop()]
+            size = len(begun[0])
             yield [line for line in lines if line.strip()]
 
 

@@ -75,6 +75,19 @@ def stream(*parts: bytes | Part) -> Answer:
     return answer
 
 
+def unfinished_chunk(size: int, begin: bytes) -> Answer:
+    """A chunk that shall be `size` bytes long, of which only the first come."""
+
+    def answer(handler: _Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n" % size + begin)
+        handler.server.ended.wait()
+
+    return answer
+
+
 def body(content: object, status: int = 200, **headers: str) -> Answer:
     """A whole answer, as JSON; `Retry_After="1"` is a header."""
 

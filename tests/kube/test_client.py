@@ -22,7 +22,7 @@ from ipvsproxy.errors import ConfigError
 from ipvsproxy.kube.client import Access, ApiServer, _translated
 from ipvsproxy.kube.recovery import Cause, Interruption
 from tests.kube.access import OK, SECRET, ask, kubeconfig, sent
-from tests.kube.scripted_server import HOLD, RESET, body, broken, serving, stream
+from tests.kube.scripted_server import HOLD, RESET, Answer, body, broken, serving, stream, unfinished_chunk
 from tests.lab.certificates import Identity, issue, make_authority, server_context
 
 
@@ -58,6 +58,26 @@ def test_pages_share_one_connection():
                 ports.add(response._raw._connection.sock.getsockname())
                 response.read()
     assert len(ports) == 1
+
+
+@pytest.mark.parametrize("answer", [body("x" * 20), stream(b"x" * 10, b"y" * 12, HOLD)])
+def test_answer_that_is_too_long_is_not_read_to_its_end(answer: Answer):
+    with (
+        serving([answer]) as server,
+        ApiServer(Access(master=server.url)).connect() as session,
+        session.get("/", {}, 5) as response,
+        pytest.raises(Interruption, match="of more than 21 bytes"),
+    ):
+        response.read(21)
+
+
+def test_pieces_of_a_chunk_are_read_as_they_come():
+    with (
+        serving([unfinished_chunk(1_000_000, b"begun")]) as server,
+        ApiServer(Access(master=server.url)).connect() as session,
+        session.get("/", {}, 5) as response,
+    ):
+        assert next(response.chunks()) == b"begun"
 
 
 def test_master_holds_against_the_kubeconfig(tmp_path: Path):

@@ -16,9 +16,10 @@ from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.kube.client import Access, ApiServer
 from ipvsproxy.kube.recovery import Cause, Interruption
-from ipvsproxy.kube.resources import SERVICES
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES, SERVICES
 from ipvsproxy.kube.snapshot import read_cluster
 from ipvsproxy.kube.watch import Watch
+from ipvsproxy.kube.wire import MAX_LINE_BYTES
 from ipvsproxy.model.enums import Family
 from tests.builders import FakeClock
 from tests.kube.following import LIMIT_S, QUICK, eventually, following
@@ -94,6 +95,16 @@ def test_line_may_come_in_many_chunks_and_many_lines_in_one():
     pieces = [lines[at : at + 7] for at in range(0, len(lines), 7)]
     with serving([stream(*LIST_A, *pieces, HOLD)]) as server, following(server.url) as found:
         found.wait_for("+a", "Listed", "+b", "+c", "+d")
+
+
+def test_line_without_an_end_is_given_up_and_the_watch_goes_on():
+    script = [stream(*LIST_A, *[b"x" * MAX_OBJECT_BYTES] * 20, HOLD), stream(added(service("b", 12)), HOLD)]
+    with serving(script) as server, capture_logs() as logs, following(server.url) as found:
+        found.wait_for("+a", "Listed", "+b")
+        assert resume_points(server) == ["list", "9"]
+    assert [entry["reason"] for entry in logs if entry["event"] == "watch_lost"] == [
+        f"not understood: a line of more than {MAX_LINE_BYTES} bytes, and no object is so long"
+    ]
 
 
 def test_bookmark_moves_the_place_to_go_on_from():

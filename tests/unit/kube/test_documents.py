@@ -7,8 +7,9 @@ import json
 import pytest
 
 from ipvsproxy.cluster.events import ObjectRef
-from ipvsproxy.kube.documents import MAX_OBJECT_BYTES, FileContent, _size_problem, parse_documents
+from ipvsproxy.kube.documents import FileContent, _size_problem, parse_documents
 from ipvsproxy.kube.mapping import Mapping
+from ipvsproxy.kube.resources import MAX_OBJECT_BYTES
 from ipvsproxy.model.api_objects import Service
 from ipvsproxy.model.notes import Note
 

@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from ipvsproxy.cluster.events import ObjectRef
 from ipvsproxy.kube.recovery import Cause, Interruption
-from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, other_nodes, own_node
+from ipvsproxy.kube.resources import ENDPOINT_SLICES, MAX_OBJECT_BYTES, SERVICES, Resource, other_nodes, own_node
 from ipvsproxy.kube.told import Told
-from ipvsproxy.kube.wire import Absent, Bookmark, Present, Reader, Unreadable, interruption_of, lines_of
+from ipvsproxy.kube.wire import (
+    MAX_LINE_BYTES,
+    Absent,
+    Bookmark,
+    Present,
+    Reader,
+    Unreadable,
+    interruption_of,
+    lines_of,
+)
 
 METADATA = {"name": "web", "namespace": "default", "resourceVersion": "7"}
 REF = ObjectRef("Service", "default", "web")
@@ -170,6 +179,27 @@ def test_page_that_is_no_list_of_its_kind_interrupts(text: bytes | dict, reason:
 )
 def test_lines_of_chunks(chunks: list[bytes], lines: list[list[bytes]]):
     assert list(lines_of(chunks)) == lines
+
+
+@pytest.mark.parametrize("size, fits", [(MAX_LINE_BYTES, True), (MAX_LINE_BYTES + 1, False)])
+@pytest.mark.parametrize("pieces", [pytest.param(1, id="in one chunk"), pytest.param(16, id="in many chunks")])
+def test_line_longer_than_any_object_is_not_collected(size: int, pieces: int, *, fits: bool):
+    whole = b"x" * size + b"\n"
+    step = len(whole) // pieces
+    chunks = (whole[at : at + step] for at in range(0, len(whole), step))
+    if fits:
+        assert [len(line) for lines in lines_of(chunks) for line in lines] == [size]
+    else:
+        with pytest.raises(Interruption, match=r"not understood: a line of more than \d+ bytes"):
+            list(lines_of(chunks))
+
+
+def test_line_without_an_end_is_given_up_while_it_comes():
+    taken: list[bytes] = []
+    endless = (taken.append(b"") or b"x" * MAX_OBJECT_BYTES for _ in range(1000))
+    with pytest.raises(Interruption):
+        list(lines_of(endless))
+    assert len(taken) == MAX_LINE_BYTES // MAX_OBJECT_BYTES + 1
 
 
 def test_namespaces_are_held_once():
