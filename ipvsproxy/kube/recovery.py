@@ -25,6 +25,8 @@ class Timing:
     silence_s: float = 90.0
     shortest_watch_s: float = 300.0
     longest_watch_s: float = 600.0
+    overtime_s: float = 30.0
+    """How much longer than it was asked for a watch may last. A proxy may hold it open for a server that is gone."""
     first_retry_s: float = 0.5
     longest_retry_s: float = 30.0
     longest_unreachable_s: float = 4.0
@@ -38,7 +40,7 @@ class Timing:
 class Cause(StrEnum):
     """Why a request or a stream ended. The texts are for the log."""
 
-    ENDED = "ended by the server"
+    ENDED = "ended after the time that was asked for"
     ENDED_EARLY = "ended by the server too soon"
     EXPIRED = "too old a resourceVersion"
     REFUSED = "refused"

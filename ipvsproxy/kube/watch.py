@@ -7,7 +7,8 @@
         └── cut: nothing is concluded from it ──┐                          └─ from the last event or bookmark ─┘
 
 Blocking reads in a thread of its own; every read has a time-out, and `stop` shuts the socket down. Each connection
-reads tokens and certificates anew, and the server ends each watch after some minutes, so that new ones come into force.
+reads tokens and certificates anew, and each watch ends after some minutes, by the server or else by us, so that new
+ones come into force.
 The rest is in other files: what the bytes say (wire.py), what of it is news (told.py), what to do when it goes wrong
 (recovery.py), how the bytes come here (client.py).
 """
@@ -192,15 +193,31 @@ class Watch:
             if "sendInitialEvents" in query:
                 self._told.begin_list()
                 self._unfinished_streams += 1
-            for lines in lines_of(response.chunks()):
-                if lines:
-                    self._hear(lines, deliver)
+            self._read_lines(response, float(query["timeoutSeconds"]), deliver)
         if self._told.is_listing:
             return Interruption(Cause.CUT, "the list was not complete")
         if not self._lasts:
             return Interruption(Cause.ENDED_EARLY)
         self._prosper()
         return Interruption(Cause.ENDED)
+
+    def _read_lines(self, response: Response, asked_s: float, deliver: Deliver) -> None:
+        """Read until the server ends it, or should have done so. Raises Interruption.
+
+        The time-out of each read counts bytes; here it is counted what they say: blanks and halves of lines are none.
+        """
+        spoke_at = self._clock.monotonic()
+        ends_at = spoke_at + asked_s + self._timing.overtime_s
+        for lines in lines_of(response.chunks()):
+            if lines:
+                self._hear(lines, deliver)
+            now = self._clock.monotonic()
+            if now >= ends_at:
+                return
+            if lines:
+                spoke_at = now
+            elif now - spoke_at >= self._timing.silence_s:
+                raise Interruption(Cause.SILENT, "bytes came, but nothing whole for longer than bookmarks take")
 
     def _watch_query(self) -> dict[str, str]:
         timing = self._timing

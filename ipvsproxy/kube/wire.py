@@ -222,7 +222,7 @@ def interruption_of(status: int, body: bytes | msgspec.Raw, retry_after_s: float
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The whole lines that each chunk completes, blank ones left out. What follows the last newline is no line.
+    """For each chunk the whole lines that it completes, if any, without blank ones. Half a line at the end is none.
 
     Raises Interruption at a line longer than MAX_LINE_BYTES, before its end has come.
     """
@@ -234,11 +234,12 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         size += len(first)
         if size > MAX_LINE_BYTES:
             raise Interruption(Cause.MALFORMED, f"a line of more than {MAX_LINE_BYTES} bytes, and no object is so long")
+        lines: list[bytes] = []
         if rest:
             lines = [b"".join(begun), *rest]
             begun = [lines.pop()]
             size = len(begun[0])
-            yield [line for line in lines if line.strip()]
+        yield [line for line in lines if line.strip()]
 
 
 def _malformed(error: Exception) -> Interruption:

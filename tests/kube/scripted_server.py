@@ -51,6 +51,14 @@ class Gate(Part):
         self.open = threading.Event()
 
 
+class Trickle(Part):
+    """The same bytes again and again, with a pause before each."""
+
+    def __init__(self, chunk: bytes, pause_s: float) -> None:
+        self.chunk = chunk
+        self.pause_s = pause_s
+
+
 Answer = Callable[["_Handler"], None]
 
 
@@ -231,6 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if part is HOLD:
             self.server.ended.wait()
+        elif isinstance(part, Trickle):
+            while not self.server.ended.wait(part.pause_s):
+                self.wfile.write(b"%x\r\n" % len(part.chunk) + part.chunk + CHUNK_END)
         elif part is CUT:
             self.wfile.write(b'400\r\n{"type":"ADDED","object":{"metadata":{"name":"half')
         elif part is RESET:

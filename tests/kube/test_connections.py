@@ -29,6 +29,7 @@ from tests.kube.scripted_server import (
     RESET,
     Gate,
     ScriptedServer,
+    Trickle,
     added,
     body,
     bookmark,
@@ -48,14 +49,14 @@ IMPATIENT = dataclasses.replace(QUICK, silence_s=0.2)
 
 
 class HastyClock:
-    """Each look at it is a minute later: whatever ends has lasted."""
+    """Each look at it is two seconds later: whatever ends has lasted."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def monotonic(self) -> float:
         """Seconds."""
-        self.now += 60
+        self.now += 2
         return self.now
 
 
@@ -178,6 +179,14 @@ def test_k16_silent_watch_is_given_up_and_goes_on_elsewhere():
         found.wait_for("+a", "Listed", "+b")
     (lost,) = [entry for entry in logs if entry["event"] == "watch_lost"][:1]
     assert lost["reason"].startswith("silent")
+
+
+def test_k16_watch_in_which_nothing_whole_is_said_is_given_up():
+    """A proxy that keeps its side alive with blanks, while the server behind it is gone."""
+    script = [stream(*LIST_A, Trickle(b"\n", 0.05)), stream(added(service("b", 12)), HOLD)]
+    with serving(script) as server, following(server.url, timing=IMPATIENT) as found:
+        found.wait_for("+a", "Listed", "+b")
+        assert resume_points(server) == ["list", "9"]
 
 
 def test_k16_server_that_never_answers_is_given_up():

@@ -111,7 +111,7 @@ def test_streaming_list_that_never_ended_is_asked_for_again_after_an_hour():
     clock = FakeClock()
     later = {"+b": lambda: setattr(clock, "now", 3600.0)}
     expired = line("ERROR", status(410, "Expired"))
-    script = [stream(added(A1)), stream(added(A1)), page([A1], 9), stream(added(service("b", 10)), expired)]
+    script = [stream(added(A1)), stream(added(A1)), page([A1], 9), stream(added(service("b", 10)) + expired)]
     with serving(script) as server, following(server.url, clock=clock, reactions=later) as found:
         found.wait_for("+a", "Listed", "+b")
         eventually(lambda: len(server.requests) == 5)

@@ -171,10 +171,10 @@ def test_page_that_is_no_list_of_its_kind_interrupts(text: bytes | dict, reason:
     "chunks, lines",
     [
         pytest.param([b"a\nb\n"], [[b"a", b"b"]], id="whole lines"),
-        pytest.param([b"a", b"b\nc", b"\n"], [[b"ab"], [b"c"]], id="lines over several chunks"),
-        pytest.param([b"a\n", b"half"], [[b"a"]], id="what follows the last newline is dropped"),
+        pytest.param([b"a", b"b\nc", b"\n"], [[], [b"ab"], [b"c"]], id="lines over several chunks"),
+        pytest.param([b"a\n", b"half"], [[b"a"], []], id="what follows the last newline is dropped"),
         pytest.param([b"a\n\n \nb\n"], [[b"a", b"b"]], id="blank lines are dropped"),
-        pytest.param([b""], [], id="an empty chunk"),
+        pytest.param([b""], [[]], id="an empty chunk"),
     ],
 )
 def test_lines_of_chunks(chunks: list[bytes], lines: list[list[bytes]]):
