@@ -36,7 +36,17 @@ from ipvsproxy.kube.recovery import (
 )
 from ipvsproxy.kube.resources import MAX_OBJECT_BYTES, Resource
 from ipvsproxy.kube.told import Told
-from ipvsproxy.kube.wire import MAX_PAGE_BYTES, Absent, Arrival, Bookmark, Present, Reader, interruption_of, lines_of
+from ipvsproxy.kube.wire import (
+    MAX_PAGE_BYTES,
+    Absent,
+    Arrival,
+    Bookmark,
+    Page,
+    Present,
+    Reader,
+    interruption_of,
+    lines_of,
+)
 
 log = structlog.get_logger()
 
@@ -167,21 +177,29 @@ class Watch:
     def _list_in_pages(self, session: Session, deliver: Deliver) -> None:
         self._told.begin_list()
         token = ""
+        tokens: set[str] = set()
         while True:
-            query = {
-                **self._selectors(),
-                "limit": str(self._timing.page_size),
-                **({"continue": token} if token else {}),
-            }
-            with self._answer(session, query) as response:
-                page = self._reader.read_page(response.read(MAX_PAGE_BYTES))
-            self.heard_at = self._clock.monotonic()
+            page = self._read_page(session, token)
             events = [event for item in page.items if (event := self._take(item)) is not None]
             token = page.continue_token
             if not token:
                 return deliver([*events, *self._told.end_list(page.version)])
             if events:
                 deliver(events)
+            if token in tokens:
+                raise Interruption(Cause.MALFORMED, "a list that begins again: its continue token came before")
+            tokens.add(token)
+
+    def _read_page(self, session: Session, token: str) -> Page:
+        query = {
+            **self._selectors(),
+            "limit": str(self._timing.page_size),
+            **({"continue": token} if token else {}),
+        }
+        with self._answer(session, query) as response:
+            page = self._reader.read_page(response.read(MAX_PAGE_BYTES))
+        self.heard_at = self._clock.monotonic()
+        return page
 
     def _follow(self, session: Session, deliver: Deliver) -> Interruption:
         """Read one watch to its end."""

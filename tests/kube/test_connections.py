@@ -391,6 +391,13 @@ def test_snapshot_says_what_the_server_refuses():
         read_cluster(ApiServer(Access(master=server.url)), "n1", lambda _events: None)
 
 
+def test_snapshot_of_a_list_without_an_end_is_an_error():
+    wanted = "cannot list Services: not understood: a list that begins again"
+    with serving([page([A1], 9, "same")] * 20) as server, pytest.raises(IpvsproxyError, match=wanted):
+        read_cluster(ApiServer(Access(master=server.url)), "n1", lambda _events: None)
+    assert len(server.requests) == 2
+
+
 def test_snapshot_of_what_is_no_list_is_an_error_and_tells_nothing():
     told: list[ClusterEvent] = []
     wanted = "cannot list Services: not understood"

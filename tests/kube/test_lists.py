@@ -248,6 +248,20 @@ def test_object_that_does_not_decode_does_not_spoil_its_page():
         found.wait_for("!Service default/a", "+b", "Listed")
 
 
+@pytest.mark.parametrize("tokens", [["same", "same"], ["one", "other", "one"]])
+def test_list_whose_token_comes_again_is_given_up_and_waited_for(tokens: list[str]):
+    """It would never end; and of what was read, nothing is concluded."""
+    round_ = [*[page([A1], 9, token) for token in tokens[:-1]], page([B2], 9, tokens[-1])]
+    script = [refusal(422, "Invalid"), *round_, *round_, page([A1, B2], 9), stream(HOLD)]
+    with serving(script) as server, capture_logs() as logs, following(server.url) as found:
+        found.wait_for("+a", "+b", "Listed")
+        asked = [request.query.get("continue", "") for request in server.requests if "limit" in request.query]
+    assert asked == ["", *tokens[:-1], "", *tokens[:-1], ""]
+    assert [(entry["reason"], entry["tries"]) for entry in logs if entry["event"] == "watch_lost"] == [
+        ("not understood: a list that begins again: its continue token came before", tries) for tries in (1, 2)
+    ]
+
+
 def test_empty_list_is_a_list():
     empty = body({"kind": "ServiceList", "metadata": {"resourceVersion": "3"}, "items": None})
     with serving([refusal(422, "Invalid"), empty]) as server, following(server.url) as found:
