@@ -12,9 +12,19 @@ from ipvsproxy.clock import SystemClock
 from ipvsproxy.cluster.events import Forbidden
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.kube.other_nodes import KnownAddresses
-from ipvsproxy.kube.recovery import Interruption
+from ipvsproxy.kube.recovery import Cause, Interruption
 from ipvsproxy.kube.resources import ENDPOINT_SLICES, SERVICES, Resource, other_nodes, watched
 from ipvsproxy.kube.watch import Deliver, Server, Watch
+
+_SERVER_ERROR = 500
+_PASSING = frozenset({Cause.CUT, Cause.SILENT})
+_ADDRESS = "Look at --kubeconfig and --master: they are to name an API server that can be reached from here"
+_HINTS_BY_STATUS = {
+    401: "Look at the credentials in --kubeconfig: they are not accepted, or no longer",
+    403: "Let its user list services, endpointslices and nodes (a ClusterRole), or give another --kubeconfig",
+    410: "Try again: the cluster changed faster than it was read",
+    429: "Try again a little later: the server has too much to do",
+}
 
 
 def read_cluster(server: Server, node_name: str, deliver: Deliver) -> None:
@@ -53,8 +63,14 @@ def read_other_nodes(server: Server, node_name: str, deliver: Deliver) -> None:
 
 
 def _cannot_list(resource: Resource, interruption: Interruption) -> IpvsproxyError:
-    return IpvsproxyError(
-        f"cannot list {resource.kind}s",
-        str(interruption),
-        "Look at --kubeconfig, and at the rights of its user (list on services, endpointslices and nodes)",
-    )
+    return IpvsproxyError(f"cannot list {resource.kind}s", str(interruption), _hint(interruption))
+
+
+def _hint(interruption: Interruption) -> str:
+    """What helps, as the status or else the cause tells; an unusable configuration brings its own hint."""
+    if interruption.status in _HINTS_BY_STATUS:
+        return _HINTS_BY_STATUS[interruption.status]
+    if interruption.cause is Cause.UNCONFIGURED:
+        return ""
+    passes = interruption.status >= _SERVER_ERROR or interruption.cause in _PASSING
+    return "Try again: that may pass by itself" if passes else _ADDRESS

@@ -6,6 +6,7 @@ import dataclasses
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,6 +23,7 @@ from ipvsproxy.kube.watch import Watch
 from ipvsproxy.kube.wire import MAX_LINE_BYTES
 from ipvsproxy.model.enums import Family
 from tests.builders import FakeClock
+from tests.kube.access import SECRET, kubeconfig
 from tests.kube.following import LIMIT_S, QUICK, eventually, following
 from tests.kube.scripted_server import (
     CUT,
@@ -385,10 +387,41 @@ def test_snapshot_goes_on_without_a_refused_selector():
     assert len(told) == 4
 
 
-def test_snapshot_says_what_the_server_refuses():
-    wanted = r"cannot list Services: refused \(403\): Forbidden was the message\. Look at --kubeconfig"
-    with serving([refusal(403, "Forbidden")]) as server, pytest.raises(IpvsproxyError, match=wanted):
+@pytest.mark.parametrize(
+    "answer, why, hint",
+    [
+        pytest.param(refusal(401, "Unauthorized"), "refused (401)", "Look at the credentials", id="401"),
+        pytest.param(refusal(403, "Forbidden"), "refused (403)", "Let its user list", id="403"),
+        pytest.param(refusal(404, "NotFound"), "refused (404)", "Look at --kubeconfig and --master", id="404"),
+        pytest.param(refusal(410, "Expired"), "too old a resourceVersion (410)", "Try again", id="410"),
+        pytest.param(refusal(429, "TooManyRequests"), "refused (429)", "Try again", id="429"),
+        pytest.param(refusal(500, "InternalError"), "refused (500)", "Try again", id="500"),
+        pytest.param(broken(CUT), "cut", "Try again", id="cut"),
+        pytest.param(body("<html>"), "not understood", "Look at --kubeconfig and --master", id="no API at all"),
+    ],
+)
+def test_snapshot_says_why_it_failed_and_what_helps(answer, why, hint):
+    with serving([answer]) as server, pytest.raises(IpvsproxyError) as raised:
         read_cluster(ApiServer(Access(master=server.url)), "n1", lambda _events: None)
+    assert raised.value.what == "cannot list Services"
+    assert raised.value.why.startswith(why)
+    assert raised.value.hint.startswith(hint)
+
+
+def test_snapshot_of_a_server_that_is_not_there_says_where_to_look():
+    with pytest.raises(IpvsproxyError) as raised:
+        read_cluster(ApiServer(Access(master="http://127.0.0.1:1")), "n1", lambda _events: None)
+    assert raised.value.hint.startswith("Look at --kubeconfig and --master")
+
+
+def test_snapshot_without_a_usable_configuration_gives_one_hint(tmp_path: Path):
+    access = kubeconfig(tmp_path, "https://192.0.2.1:6443", {"token": SECRET})
+    server = ApiServer(access)
+    Path(access.kubeconfig).unlink()
+    with pytest.raises(IpvsproxyError) as raised:
+        read_cluster(server, "n1", lambda _events: None)
+    assert raised.value.why.startswith("no usable configuration")
+    assert raised.value.hint == ""
 
 
 def test_snapshot_of_a_list_without_an_end_is_an_error():
