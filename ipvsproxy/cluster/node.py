@@ -1,15 +1,12 @@
-"""Our own node: its addresses and pod networks, from the Node object or from the command line.
+"""Our own node: its addresses and pod networks, from the Node object.
 
 Source: kubernetes v1.37.2 pkg/util/node GetNodeHostIPs, pkg/proxy/node.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
-from ipvsproxy.errors import ConfigError
 from ipvsproxy.model import api_objects
 from ipvsproxy.model.addr import Cidr, PackedAddr, family_of, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Family
@@ -75,19 +72,6 @@ def read_node(node: api_objects.Node) -> tuple[NodeView, tuple[Note, ...]]:
 def addresses_of(node: api_objects.Node | api_objects.OtherNode) -> tuple[PackedAddr, ...]:
     """The addresses of a Node that is not ours, each once. What is no address is that node's own proxy to report."""
     return _addresses(node.status, [])
-
-
-def parse_node_addresses(texts: Sequence[str]) -> tuple[PackedAddr, ...]:
-    """The addresses of `--node-addresses`, in order, each once. Raises ConfigError."""
-    found: dict[PackedAddr, None] = {}
-    for text in texts:
-        addr = parse_addr(text.strip())
-        if addr is None:
-            raise ConfigError(
-                "--node-addresses", f'"{text}" is not an IP address', "Give addresses separated by commas"
-            )
-        found[addr] = None
-    return tuple(found)
 
 
 def _is_leaving(node: api_objects.Node) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ipvsproxy.cluster.node import NodeView, parse_node_addresses, read_node
-from ipvsproxy.errors import ConfigError
+from ipvsproxy.cluster.node import NodeView, read_node
 from ipvsproxy.model.addr import format_addr
 from ipvsproxy.model.api_objects import Node
 
@@ -51,15 +50,3 @@ def test_all_that_is_bad_is_left_out_with_one_note():
     assert [format_addr(addr) for addr in view.addresses] == ["10.0.0.2"]
     assert view.pod_cidrs == ()
     assert [note.subject for note in notes] == ["Node n1"]
-
-
-def test_addresses_from_the_command_line_are_parsed_each_once():
-    assert parse_node_addresses(["10.0.0.2", " fd00::2", "10.0.0.2"]) == (
-        bytes([10, 0, 0, 2]),
-        bytes([0xFD]) + bytes(14) + b"\2",
-    )
-
-
-def test_a_bad_address_on_the_command_line_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r'--node-addresses: "10\.0\.0" is not an IP address'):
-        parse_node_addresses(["10.0.0"])
