@@ -233,7 +233,7 @@ def test_the_kernel_is_asked_for_our_links_addresses_only():
     assert ADDRESS_HEADER.unpack(opened.socket.sends[-1][0].body) == (socket.AF_UNSPEC, 0, 0, 0, INDEX)
 
 
-def test_addresses_that_changed_while_they_were_read_are_read_again():
+def test_k15_addresses_that_changed_while_they_were_read_are_read_again():
     kernel = LinkKernel(link(), (NLM_F_DUMP_INTR, [bound("10.96.0.1")]), (0, [bound("10.96.0.2")]))
     assert read(kernel)[1] == {addr("10.96.0.2")}
 

@@ -193,7 +193,7 @@ def mend(fake: FakeKernel) -> None:
     fake.flow_dump_fault = fake.flow_delete_fault = 0
 
 
-def test_what_fails_is_tried_again_with_growing_pauses(failing):
+def test_k15_what_fails_is_tried_again_with_growing_pauses(failing):
     failing.fake.flows = [ON_A]
     failing.tell(cluster(dns(B)))
     waits = []

@@ -73,7 +73,7 @@ def operation(kind: Kind, verb: Verb) -> Operation:
     "kind,verb,number,outcome",
     [pytest.param(*row[:4], id=f"{row[1]} {row[0]}: {row[4]}") for row in TABLE],
 )
-def test_an_answer_means(kind, verb, number, outcome):
+def test_k15_an_answer_means(kind, verb, number, outcome):
     assert judge(operation(kind, verb), number) is outcome
 
 
