@@ -44,6 +44,13 @@ class Mapping(dict[str, object]):
         if self.fault is None:
             self.fault = Fault(line, reason)
 
+    def at(self, line: int) -> Mapping:
+        """The same, as it stands at another line."""
+        copy = Mapping(line)
+        copy.update(self)
+        copy.fault = self.fault
+        return copy
+
     def close(self) -> None:
         """Drop the null values: null means absent, as the API server's own decoder has it."""
         if None in self.values():

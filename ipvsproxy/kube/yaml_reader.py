@@ -97,7 +97,7 @@ class _Builder:
         self._aliased += weight
         if self._aliased > MAX_ALIASED:
             raise Malformed(_line(event), "its aliases blow it up beyond any object's size")
-        return value
+        return value.at(_line(event)) if isinstance(value, Mapping) else value
 
     def _scalar(self, event: yaml.ScalarEvent) -> object:
         self._weight += len(event.value)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ipvsproxy.kube.mapping import MAX_DEPTH, Malformed, Mapping, first_fault
+from ipvsproxy.kube.mapping import MAX_DEPTH, Fault, Malformed, Mapping, first_fault
 from ipvsproxy.kube.yaml_reader import MAX_ALIASED, _Builder, read_yaml
+
+
+WRITTEN_TWICE = 'the key "b" stands twice in one mapping'
 
 
 def only(text: str) -> object:
@@ -120,6 +123,17 @@ def test_what_cannot_be_read_is_told_with_its_line(data, line, reason):
         read_yaml(data)
     assert caught.value.line == line
     assert reason in caught.value.reason
+
+
+def test_an_alias_stands_where_it_is_written():
+    first, second = only("- &a\n  b: 1\n- *a\n")
+    assert (first.line, second.line) == (1, 3)
+    assert first == second == {"b": 1}
+
+
+def test_what_is_wrong_at_an_anchor_is_told_with_its_own_line_for_the_alias_too():
+    first, second = only("- &a\n  b: 1\n  b: 2\n- *a\n")
+    assert (first_fault(first), first_fault(second)) == (Fault(3, WRITTEN_TWICE), Fault(3, WRITTEN_TWICE))
 
 
 def test_an_alias_bomb_is_refused_before_it_goes_off():
