@@ -8,7 +8,6 @@ import yaml
 from ipvsproxy.kube.mapping import MAX_DEPTH, Fault, Malformed, Mapping, first_fault
 from ipvsproxy.kube.yaml_reader import MAX_ALIASED, _Builder, read_yaml
 
-
 WRITTEN_TWICE = 'the key "b" stands twice in one mapping'
 
 
