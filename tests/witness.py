@@ -10,6 +10,7 @@ from ipvsproxy.model.addr import Cidr, PackedAddr, family_of
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import set_name
+from ipvsproxy.modes.ipvs.sets import SETS
 from ipvsproxy.plan.order import serving
 from tests.builders import addr
 
@@ -85,6 +86,42 @@ def let_in(state: State, host: Collection[PackedAddr]) -> set[tuple[VirtualServe
     }
 
 
+def unmasqueraded(state: State, host: Collection[PackedAddr]) -> set[tuple[VirtualServerKey, bytes]]:
+    """Each served (protocol, address, port) with each endpoint that sees clients outside by their own address there."""
+    return {
+        (key, identity)
+        for key in served(state, host)
+        if not is_masqueraded(state, key)
+        for identity in map(real_servers.identity, serving(key, state[Kind.REAL_SERVER][key]))
+    }
+
+
+def is_masqueraded(state: State, key: VirtualServerKey) -> bool:
+    """Whether the nat rules masquerade a client outside, where pods are told from others by nothing."""
+    family = family_of(key.address)
+    at = {e.set_name for kind in _MARKING for e in state[kind] if isinstance(e, SetEntry) and _is_at(e, key)}
+    named = {base for base in _MARKING_SETS if set_name(base, family) in at}
+    if "KUBE-NO-LOCAL-ENDPOINTS" in named or "KUBE-EXTERNAL-IP" in named:
+        return True
+    if "KUBE-LOAD-BALANCER" in named:
+        return "KUBE-LOAD-BALANCER-LOCAL" not in named
+    if named & {"KUBE-EXTERNAL-IP-LOCAL", "KUBE-CLUSTER-IP"}:
+        return False
+    local = f"KUBE-NODE-PORT-LOCAL-{key.protocol.name}"
+    return not any(base.startswith(local) for base in named)
+
+
+_MARKING = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY)
+_MARKING_SETS = frozenset(row.base for row in SETS if row.entry_kind in _MARKING)
+
+
+def _is_at(entry: SetEntry, key: VirtualServerKey) -> bool:
+    """Whether an entry without a source is about this frontend; a bitmap's about its port, and its name tells more."""
+    if not entry.address:
+        return entry.port == key.port and key.protocol.name in entry.set_name
+    return (entry.address, entry.protocol, entry.port, entry.second) == (key.address, key.protocol, key.port, b"")
+
+
 def _no_local_guard(key: VirtualServerKey) -> SetEntry:
     """What drops clients outside where policy Local leaves them no endpoint."""
     return SetEntry(set_name("KUBE-NO-LOCAL-ENDPOINTS", family_of(key.address)), key.address, key.protocol, key.port)
@@ -93,17 +130,20 @@ def _no_local_guard(key: VirtualServerKey) -> SetEntry:
 class Witness:
     """Looks at the fake kernel after every single message; K31 is checked at once, K34 by `check` at the end.
 
-    `host`: the addresses of the node's interfaces all the while.
+    `host`: the addresses of the node's interfaces all the while; `lost`: those that they have just lost.
     """
 
-    def __init__(self, fake: FakeKernel, host: Collection[PackedAddr] = ()) -> None:
+    def __init__(self, fake: FakeKernel, host: Collection[PackedAddr] = (), lost: Collection[PackedAddr] = ()) -> None:
         self.fake = fake
         self.host = host
         self.faults_at_start = open_without_server(fake.state)
         self.before = served(fake.state, host)
         self.moments: list[set[VirtualServerKey]] = []
         self.let_in_before = let_in(fake.state, host)
+        self.let_in_lately = let_in(fake.state, (*host, *lost))
         self.let_in: list[set[tuple[VirtualServerKey, bytes, bytes]]] = []
+        self.unmasqueraded_lately = unmasqueraded(fake.state, (*host, *lost))
+        self.unmasqueraded: list[set[tuple[VirtualServerKey, bytes]]] = []
         fake.after_message = self.look
 
     def look(self) -> None:
@@ -112,6 +152,7 @@ class Witness:
         assert open_without_server(state) <= self.faults_at_start
         self.moments.append(served(state, self.host))
         self.let_in.append(let_in(state, self.host))
+        self.unmasqueraded.append(unmasqueraded(state, self.host))
 
     def check(self) -> None:
         """What was served before and is served now was served at every moment."""
@@ -122,4 +163,13 @@ class Witness:
         """Nobody was let in, or led, where he is not before or after, nor kept out of where he is both times (K36)."""
         before, after = self.let_in_before, let_in(self.fake.state, self.host)
         for moment in self.let_in:
-            assert before & after <= moment <= before | after
+            assert before & after <= moment <= self.let_in_lately | after
+
+    def check_masquerading(self, cluster_ips: Collection[PackedAddr] = ()) -> None:
+        """No endpoint saw a client outside by his own address that does not before or after (K24).
+
+        But at these: clients outside are not masqueraded there, unless somebody makes an external IP of one.
+        """
+        allowed = self.unmasqueraded_lately | unmasqueraded(self.fake.state, self.host)
+        for moment in self.unmasqueraded:
+            assert {pair for pair in moment if pair[0].address not in cluster_ips} <= allowed

@@ -3,21 +3,21 @@
 What is new comes first and is built from the inside out, so that an address is bound when all behind it stands; what
 goes comes after and is taken from the outside in. Between two messages no bound (address, port) is ever let through
 the filter without a virtual server, or host ports would show (K31) and steady UDP senders be lost for good; and what
-is served before and after a sync is served all the time (K34). Source ranges narrow first, and widen last, where
-endpoints change besides (K36). Removal keeps the address until its virtual server is
-gone, so that open streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said
-elsewhere (sync/lingering.py): here it is wanted until then.
+is served before and after a sync is served all the time (K34). Who may come in and who is masqueraded changes before or
+after the real servers do (changeover.py). Removal keeps the address until its virtual server is gone, so that open
+streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said elsewhere
+(sync/lingering.py): here it is wanted until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeGuard, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
 from ipvsproxy.model import real_servers
-from ipvsproxy.model.addr import PackedAddr, family_of, masked
+from ipvsproxy.model.addr import PackedAddr, family_of
 from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import (
     Key,
@@ -33,12 +33,12 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.names import (
     DUMMY_DEVICE,
+    SET_EXTERNAL_IP_LOCAL,
     SET_IPVS_IPS,
-    SET_LOAD_BALANCER_FW,
-    SETS_LOAD_BALANCER_SOURCE,
-    family_of_set,
+    SET_LOAD_BALANCER,
     set_name,
 )
+from ipvsproxy.plan.changeover import changeover
 
 _PHASES: tuple[tuple[Kind, Verb], ...] = (
     (Kind.SYSCTL, Verb.ADD),
@@ -73,9 +73,12 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
 PHASE = {row: number for number, row in enumerate(_PHASES)}
 _ORPHANS = -1.0  # accept entries that nobody comes in by go first: an address bound before they go shows host ports
 _AFTER, _BEFORE = 0.5, -0.5
-_BEFORE_SERVERS_COME = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
-_WHEN_SERVERS_HAVE_LEFT = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
-_SETS_OF_SOURCES = frozenset(set_name(base, family) for base in SETS_LOAD_BALANCER_SOURCE for family in Family)
+_BEFORE_SERVERS = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
+_AFTER_SERVERS = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
+_ACCEPTED_ALREADY = PHASE[Kind.REAL_SERVER, Verb.EDIT] + _BEFORE  # what masquerades must not come after who needs it
+_UNMASQUERADED_SETS = {
+    family: tuple(set_name(base, family) for base in (SET_EXTERNAL_IP_LOCAL, SET_LOAD_BALANCER)) for family in Family
+}
 
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
@@ -87,12 +90,12 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
     """
     operations = list(operations)
-    out_of_turn = _sources_out_of_turn(operations, applied)
+    out_of_turn = _out_of_turn(operations, applied)
 
     def phase(operation: Operation) -> float:
         kind, verb, key = operation.kind, operation.verb, operation.key
         row = PHASE[kind, verb]
-        if kind is Kind.SUPPORT_ENTRY:
+        if out_of_turn and kind is Kind.SUPPORT_ENTRY:
             return out_of_turn.get((verb, key), row)
         if kind is Kind.REAL_SERVER and verb is Verb.EDIT and _takes_weight_away(operation):
             return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
@@ -104,7 +107,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
             return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
         if verb is Verb.DELETE and not _is_served(key, applied):
             return _ORPHANS
-        return row
+        return _ACCEPTED_ALREADY if verb is Verb.ADD and _is_accepted(key, applied) else row
 
     phases: dict[float, list[Operation]] = {}
     for operation in operations:
@@ -115,6 +118,12 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
         yield together
 
 
+def _out_of_turn(operations: list[Operation], applied: State) -> dict[tuple[Verb, Key], float]:
+    """The phases of operations on support entries that are not as the table has it."""
+    before, after = changeover(operations, applied)
+    return {**dict.fromkeys(before, _BEFORE_SERVERS), **dict.fromkeys(after, _AFTER_SERVERS)}
+
+
 def _is_served(entry: SetEntry, applied: State) -> bool:
     """Whether clients come in by an accept entry. A virtual server only counts as seen where its address is bound.
 
@@ -123,53 +132,15 @@ def _is_served(entry: SetEntry, applied: State) -> bool:
     return entry.address in applied[Kind.ADDRESS] and accepted_by(entry) in applied[Kind.VIRTUAL_SERVER]
 
 
+def _is_accepted(entry: SetEntry, applied: State) -> bool:
+    """Whether clients come in by the entry of another set, and may come unmasqueraded."""
+    others = (replace(entry, set_name=name) for name in _UNMASQUERADED_SETS[family_of(PackedAddr(entry.address))])
+    return _is_served(entry, applied) and any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
+
+
 def _takes_weight_away(operation: Operation) -> bool:
     record = operation.settings
     return isinstance(record, bytes) and real_servers.is_drained(record)
-
-
-def _sources_out_of_turn(operations: Sequence[Operation], applied: State) -> dict[tuple[Verb, Key], float]:
-    """The phases of allowed sources that come or go while the guard of their frontend keeps all others out.
-
-    Its real servers may change at the same time, most of all where another Service gets it: then no client of the
-    former ranges may be led to a new real server, and none of the new ranges to a former one. So in between, only those
-    clients are let in that both let in; these are at every moment, for networks are inside each other or apart.
-    """
-    sources = [(each.verb, each.key) for each in operations if each.kind is Kind.SUPPORT_ENTRY]
-    come = frozenset(key for verb, key in sources if verb is Verb.ADD and _is_source(key))
-    go = frozenset(key for verb, key in sources if verb is Verb.DELETE and _is_source(key))
-    if not come and not go:
-        return {}
-    opened = {each.key for each in operations if (each.kind, each.verb) == (Kind.GUARD_ENTRY, Verb.DELETE)}
-    late = [entry for entry in come - _within(come, go) if _guard(entry) in applied[Kind.GUARD_ENTRY]]
-    early = [entry for entry in go - _within(go, come) if _guard(entry) not in opened]
-    return {
-        **{(Verb.ADD, entry): _WHEN_SERVERS_HAVE_LEFT for entry in late},
-        **{(Verb.DELETE, entry): _BEFORE_SERVERS_COME for entry in early},
-    }
-
-
-def _is_source(key: Key) -> TypeGuard[SetEntry]:
-    """Whether this is an exception from the guard of a frontend."""
-    return isinstance(key, SetEntry) and key.set_name in _SETS_OF_SOURCES
-
-
-def _within(entries: frozenset[SetEntry], others: frozenset[SetEntry]) -> frozenset[SetEntry]:
-    """Those of `entries` whose network lies in that of one of `others` of the same frontend."""
-    lengths = {other.prefix_len for other in others}
-    return frozenset(
-        entry
-        for entry in entries
-        for length in lengths
-        if length < entry.prefix_len
-        if replace(entry, second=masked(entry.second, length), prefix_len=length) in others
-    )
-
-
-def _guard(entry: SetEntry) -> SetEntry:
-    """What closes the frontend of an allowed source to all others."""
-    name = set_name(SET_LOAD_BALANCER_FW, family_of_set(entry.set_name))
-    return SetEntry(name, entry.address, entry.protocol, entry.port)
 
 
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:

@@ -395,10 +395,23 @@ def test_k34_what_is_served_before_and_after_a_sync_is_served_all_the_time(histo
 @given(histories(max_size=4), connections())
 def test_k25_during_a_sync_no_client_outside_is_led_where_it_is_not_before_or_after(history, connections):
     node = connected(node_in(history[0]), connections)
-    for world in history:
-        witness = Witness(node.fake, world.addresses)
+    for before, world in pairwise((history[0], *history)):
+        witness = Witness(node.fake, world.addresses, lost=before.addresses - world.addresses)
         live(node, world)
         witness.check_sources()
+
+
+@given(histories(max_size=4), connections())
+def test_k24_during_a_sync_no_endpoint_sees_a_client_outside_unmasqueraded_that_does_not_before_or_after(
+    history, connections
+):
+    """One on another node would answer the client itself, past the node that he asked."""
+    cluster_ips = frozenset(map(addr, IPS))
+    node = connected(node_in(history[0]), connections)
+    for before, world in pairwise((history[0], *history)):
+        witness = Witness(node.fake, world.addresses, lost=before.addresses - world.addresses)
+        live(node, world)
+        witness.check_masquerading(cluster_ips)
 
 
 @st.composite

@@ -155,6 +155,34 @@ def test_k31_an_accept_entry_left_over_goes_before_anything_is_bound(applied, ex
     assert [phase[0].kind for phase in phases] == expected
 
 
+SERVED = {
+    **empty_state(),
+    Kind.VIRTUAL_SERVER: {KEY: VirtualServer("rr")},
+    Kind.ADDRESS: {KEY.address: True},
+    Kind.ACCEPT_ENTRY: {SetEntry("KUBE-EXTERNAL-IP-LOCAL", KEY.address, 6, 80): True},
+}
+
+
+@pytest.mark.parametrize(
+    "applied, kinds",
+    [
+        pytest.param(SERVED, [Kind.ACCEPT_ENTRY, Kind.REAL_SERVER], id="by another set: it may be what masquerades"),
+        pytest.param({**SERVED, Kind.ACCEPT_ENTRY: {}}, [Kind.REAL_SERVER, Kind.ACCEPT_ENTRY], id="by none"),
+        pytest.param(
+            {**SERVED, Kind.VIRTUAL_SERVER: {}},
+            [Kind.REAL_SERVER, Kind.ACCEPT_ENTRY],
+            id="by another set, but without a virtual server",
+        ),
+    ],
+)
+def test_k24_an_accept_entry_comes_before_new_real_servers_where_clients_are_accepted_already(applied, kinds):
+    operations = [
+        Operation(Verb.ADD, Kind.REAL_SERVER, KEY, blob(("10.244.2.5", 80))),
+        Operation(Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", KEY.address, 6, 80)),
+    ]
+    assert [phase[0].kind for phase in ordered(operations, applied, bound)] == kinds
+
+
 def test_on_an_address_of_the_node_the_entry_that_tells_ours_comes_first_and_goes_last():
     add = [
         Operation(Verb.ADD, Kind.VIRTUAL_SERVER, KEY, VirtualServer("rr")),
