@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.chart.cases import golden, objects
-from tests.lab.apiserver import ControlPlane
+from tests.lab.apiserver import HOST, ControlPlane
 
 NAMESPACE = "kube-system"
 Rules = Sequence[Mapping[str, Any]]
@@ -68,7 +68,7 @@ def grant(plane: ControlPlane, account: str, given: Rules) -> None:
     )
 
 
-def kubeconfig(plane: ControlPlane, path: Path, account: str) -> Path:
-    """A kubeconfig with a token of this account, as its Pods have one."""
+def kubeconfig(plane: ControlPlane, path: Path, account: str, host: str = HOST) -> Path:
+    """A kubeconfig with a token of this account, as its Pods have one, for who reaches the server at this host."""
     token = plane.kubectl("create", "token", account, f"--namespace={NAMESPACE}").strip()
-    return plane.write_kubeconfig(path, {"token": token})
+    return plane.write_kubeconfig(path, {"token": token}, host)

@@ -67,6 +67,12 @@ class Node:
             return ["a dictionary changed while it was read"]
 
 
+def events_about(plane: ControlPlane, name: str) -> list[dict[str, Any]]:
+    """All Events on an object of this name."""
+    selector = f"--field-selector=regarding.name={name}"
+    return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
+
+
 @contextlib.contextmanager
 def node_with(kubeconfig: Path) -> Iterator[Node]:
     """A node that follows the API server of this kubeconfig, at once and until the end of the block."""

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.node import NODE, Objects
+from tests.api import chart_role
+from tests.api.node import NODE, Objects, events_about
+from tests.kube.following import eventually
 from tests.lab import machine
 from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
 
@@ -63,11 +65,10 @@ def _read(name: str) -> str:
 
 @contextlib.contextmanager
 def guest(plane: ControlPlane) -> Iterator[Guest]:
-    """The VM with the daemon in it, told to stop at the end of the block."""
+    """The VM with the daemon in it, which has the rights that the chart gives; told to stop at the end of the block."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
-    token = plane.kubectl("create", "token", "vm-proxy", "--namespace=kube-system").strip()
-    plane.write_kubeconfig(OUT / "kubeconfig", {"token": token}, HOST_FROM_VM)
+    chart_role.kubeconfig(plane, OUT / "kubeconfig", chart_role.install(plane), HOST_FROM_VM)
     found = Guest()
     program = Path(sys.executable).with_name("ipvsproxy")
     argv = ["/bin/sh", "-c", GUEST, "guest", str(program), NODE]
@@ -86,15 +87,15 @@ def guest(plane: ControlPlane) -> Iterator[Guest]:
 
 @pytest.mark.timeout(900)
 def test_daemon_in_a_vm_follows_what_kubectl_does(plane: ControlPlane, objects: Objects):
-    plane.kubectl("create", "serviceaccount", "vm-proxy", "--namespace=kube-system")
-    binding = ["--clusterrole=system:node-proxier", "--serviceaccount=kube-system:vm-proxy"]
-    plane.kubectl("create", "clusterrolebinding", "vm-proxy", *binding)
     name, address = objects.service()
     objects.slice(name, "10.244.1.5")
     server = f"-A -t {address}:80 -s rr"
     first, second = (f"-a -t {address}:80 -r {pod}:8080 -m -w 1" for pod in ("10.244.1.5", "10.244.1.6"))
+    nowhere, _ = objects.service(ports=[{"name": "web", "port": 80, "protocol": "TCP"}])
+    objects.slice(nowhere, "10.244.1.9")  # its port is called http
     with guest(plane) as daemon:
         daemon.wait_for(address, server, first)
+        eventually(lambda: [event["reason"] for event in events_about(plane, nowhere)] == ["NoEndpointPort"], LIMIT_S)
         objects.slice(name, "10.244.1.5", "10.244.1.6")
         daemon.wait_for(address, server, first, second)
         plane.stop_server(signal.SIGKILL)

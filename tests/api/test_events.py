@@ -5,15 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.api.node import NODE, Objects, node_with
+from tests.api.node import NODE, Objects, events_about, node_with
 from tests.kube.following import eventually
 from tests.lab.apiserver import ControlPlane
-
-
-def events_about(plane: ControlPlane, name: str) -> list[dict]:
-    """All Events on an object."""
-    selector = f"--field-selector=regarding.name={name}"
-    return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
 
 
 def test_a_port_that_leads_nowhere_is_one_event_however_many_nodes_and_starts_tell_it(
@@ -36,14 +30,10 @@ def test_the_younger_of_two_services_with_one_external_ip_shows_why_it_is_not_se
     older, _ = objects.service(externalIPs=["203.0.113.77"])
     younger, address = objects.service(externalIPs=["203.0.113.77"])
 
-    def told() -> list[dict]:
-        selector = f"--field-selector=regarding.name={younger}"
-        return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
-
     with node_with(proxy) as node:
         node.wait_for(address, f"-A -t {address}:80 -s rr")
-        eventually(lambda: bool(told()))
-    (event,) = told()
+        eventually(lambda: bool(events_about(plane, younger)))
+    (event,) = events_about(plane, younger)
     service = json.loads(plane.kubectl("get", "service", younger, "-o", "json"))
     assert event["regarding"]["uid"] == service["metadata"]["uid"]
     assert (event["reason"], event["type"]) == ("FrontendTaken", "Warning")
