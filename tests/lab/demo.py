@@ -119,10 +119,10 @@ class Demo:
         """Our listing and ipvsadm's are the same bytes."""
         title("What the kernel holds now: the real ipvsadm, and our status")
         theirs = self.node.run("ipvsadm", "-Ln")
-        ours = self.node.run(program(), "status")
-        for command, output in (("ipvsadm -Ln", theirs), ("ipvsproxy status", ours)):
+        ours = self.node.run(program(), "status", "-Ln")
+        for command, output in (("ipvsadm -Ln", theirs), ("ipvsproxy status -Ln", ours)):
             show_command(command, output)
-        expect(ours == theirs, "ipvsproxy status and ipvsadm -Ln differ, see above.")
+        expect(ours == theirs, "ipvsproxy status -Ln and ipvsadm -Ln differ, see above.")
         say("equal, byte for byte")
 
     def follows(self, sentence: str, endpoints: Mapping[str, bool]) -> None:
