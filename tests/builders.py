@@ -66,16 +66,18 @@ class FakeClock:
 
 
 class ScriptedInbox:
-    """Messages at given times; whoever waits for them moves the clock."""
+    """A queue into which messages come at given times; whoever waits for them moves the clock."""
 
     def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
         self.clock = clock
         self.script = list(script)
+        self.waits: list[float | None] = []
         self.arrived_at = 0.0
 
-    def get(self, timeout_s: float) -> Message | None:
+    def get(self, timeout_s: float | None) -> Message | None:
+        self.waits.append(timeout_s)
         at, message = self.script[0]
-        if at > self.clock.now + timeout_s:
+        if timeout_s is not None and at > self.clock.now + timeout_s:
             self.clock.now += timeout_s
             return None
         self.clock.now = max(self.clock.now, at)

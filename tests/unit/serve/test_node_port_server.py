@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import resource
 import socket
 import struct
 import threading
@@ -29,6 +28,7 @@ from ipvsproxy.serve.listening import listen
 from ipvsproxy.serve.node_port_server import FIRST_RETRY_S, LONGEST_RETRY_S, NodePortServer
 from ipvsproxy.serve.places import Place
 from tests.builders import FakeClock, addr
+from tests.descriptors import no_descriptors_left
 
 PATIENCE_S = 10.0
 """A safety limit: nothing here waits, but for the machine."""
@@ -500,18 +500,6 @@ def test_without_a_descriptor_clients_wait_and_the_port_stays_ours(running, even
         running.pass_time(PAUSE_S)
         assert status_of(whole(client)) == 200
     assert [(event["event"], event["errno"].split()[0]) for event in events] == [("server_cannot_accept", "EMFILE")]
-
-
-@contextlib.contextmanager
-def no_descriptors_left() -> Iterator[None]:
-    """This process can open nothing more in the `with` block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as lowest_free:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free.fileno(), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Many

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import resource
 import socket
 import threading
 import time
@@ -23,6 +22,7 @@ from ipvsproxy.serve.http_messages import Answer, Request
 from ipvsproxy.serve.listening import listen_on
 from ipvsproxy.serve.page_server import RETRY_S, PageServer, Site
 from tests.builders import FakeClock, addr
+from tests.descriptors import no_descriptors_left
 
 PATIENCE_S = 10.0
 """A safety limit: nothing here waits, but for the machine."""
@@ -241,15 +241,3 @@ def test_without_a_descriptor_clients_wait_and_the_address_stays_ours_even_where
 
 def refusals(events):
     return [event for event in events if event["event"] == "server_cannot_accept"]
-
-
-@contextlib.contextmanager
-def no_descriptors_left() -> Iterator[None]:
-    """This process can open nothing more in the `with` block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as lowest_free:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free.fileno(), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -20,33 +20,12 @@ from ipvsproxy.sync.lingering import CHECK_S
 from ipvsproxy.sync.reconciler import SyncResult
 from ipvsproxy.sync.runner import TAKE_S, Message, Periods, Runner, Signal
 from ipvsproxy.sync.tally import Tally
-from tests.builders import FakeClock, addr, blob, vs_key
+from tests.builders import FakeClock, ScriptedInbox, addr, blob, vs_key
 from tests.clusters import NODE, Node, Svc, cluster
 from tests.witness import served
 
 KEY = vs_key("10.96.0.20", 80)
 EVENT = (Rejected(()),)
-
-
-class ScriptedInbox:
-    """A queue into which messages come at given times; whoever waits for them moves the clock."""
-
-    def __init__(self, clock: FakeClock, *script: tuple[float, Message]) -> None:
-        self.clock = clock
-        self.script = list(script)
-        self.waits: list[float | None] = []
-        self.arrived_at = 0.0
-
-    def get(self, timeout_s: float | None) -> Message | None:
-        self.waits.append(timeout_s)
-        at, message = self.script[0]
-        if timeout_s is not None and at > self.clock.now + timeout_s:
-            self.clock.now += timeout_s
-            return None
-        self.clock.now = max(self.clock.now, at)
-        self.arrived_at = at
-        del self.script[0]
-        return message
 
 
 class RecordedReconciler:
