@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -49,7 +49,6 @@ from ipvsproxy.kernel.api import Kernel, Rules
 from ipvsproxy.kernel.conntrack import NetlinkConntrack
 from ipvsproxy.kernel.gateways import GatewayMonitor
 from ipvsproxy.kernel.host_files import RootFiles
-from ipvsproxy.kernel.inotify import FolderWatch
 from ipvsproxy.kernel.ipsets import NetlinkIPSets
 from ipvsproxy.kernel.iptables_backend import choose_rules, remove_leftovers, report_leftovers
 from ipvsproxy.kernel.ipvs import NetlinkIpvs
@@ -76,6 +75,9 @@ from ipvsproxy.status_server import status_server
 from ipvsproxy.sync.reconciler import Reconciler
 from ipvsproxy.sync.runner import GLANCE_S, Message, Periods, Runner, Signal
 from ipvsproxy.sync.scheduler_probe import require_scheduler
+
+if TYPE_CHECKING:
+    from ipvsproxy.kernel.inotify import FolderWatch
 
 log = structlog.get_logger()
 
@@ -149,13 +151,20 @@ def _config_workers(config: ProxyConfig, follower: ConfigFollower, inbox: QueueI
     decider = _Worker("config", follower.run, follower.stop, inbox)
     if not config.config_file:
         return (decider,)
-    changes = FolderWatch(Path(config.config_file).parent)
+    changes = _folder_watch(Path(config.config_file).parent)
 
     def watch() -> None:
         while changes.wait():
             follower.look()
 
     return decider, _Worker("config-file", watch, changes.stop, inbox)
+
+
+def _folder_watch(path: Path) -> FolderWatch:
+    """Raises KernelError."""
+    from ipvsproxy.kernel.inotify import FolderWatch  # noqa: PLC0415  # loads pyroute2: see there
+
+    return FolderWatch(path)
 
 
 class _Ending:
@@ -222,7 +231,7 @@ def _source(config: ProxyConfig, name: str, inbox: QueueInbox) -> _Source:
     """The folder; or a watch for each kind, the last one on demand, and Events. Raises ConfigError."""
     if config.manifests:
         path = Path(config.manifests)
-        changes, folder = FolderWatch(path), ManifestFolder(path)
+        changes, folder = _folder_watch(path), ManifestFolder(path)
         inbox.deliver(folder.load())  # a folder that cannot be read ends the program before anything is programmed
         return _Source((_Worker("manifests", partial(folder.run, inbox.deliver, changes), changes.stop, inbox),))
     # 20 MB that a folder does without

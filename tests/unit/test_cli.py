@@ -163,6 +163,12 @@ def test_status_is_told_without_loading_what_serving_needs():
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
+def test_a_daemon_that_watches_no_folder_starts_without_loading_pyroute2():
+    program = "import sys\nimport ipvsproxy.daemon\nprint({'pyroute2', 'kubernetes'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 @pytest.mark.parametrize(
     "words,message",
     [
