@@ -22,7 +22,7 @@ from ipvsproxy.cluster.services import ServiceView
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
-from ipvsproxy.model.addr import Cidr, PackedAddr, format_addr, format_host_prefix
+from ipvsproxy.model.addr import Cidr, PackedAddr, format_addr
 from ipvsproxy.model.enums import Family
 from ipvsproxy.model.figures import Figures
 from ipvsproxy.model.flows import TableUsage
@@ -174,7 +174,6 @@ class Reconciler:
         if event.change is DeviceChange.ADDRESS_LOST and event.address is not None:
             if not self._mirror.lose_address(event.address):
                 return False
-            log.warning("address_lost", vip=format_host_prefix(event.address))
             self.tally.found_changed(Kind.ADDRESS, event.address)
             self._lost.append((Kind.ADDRESS, event.address))
             return True
@@ -206,8 +205,7 @@ class Reconciler:
     def sync(self) -> SyncResult:
         """Bring the kernel to what the tracker says now, and try again what is due."""
         self._applier.carried_out = 0
-        touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._lost]
-        self._lost = []
+        touched = [*self._with_what_lingers(self._mirror.reread(self._desired)), *self._take_lost()]
         may_plan = self._tracker.ready and self._node_wait.is_over(self._tracker)
         changes = self._take() if may_plan else Changes()
         _log(changes.notes)
@@ -246,6 +244,14 @@ class Reconciler:
         self._applier.apply(self._lingering.check())
         self._end_stale_flows()
         return self._result(0)
+
+    def _take_lost(self) -> list[ObjectId]:
+        """What somebody took off kube-ipvs0, told in one line: a flush takes a thousand addresses at once."""
+        lost, self._lost = self._lost, []
+        if lost:
+            some = sorted(format_key(kind, key) for kind, key in lost)[:_TOLD]
+            log.warning("address_lost", count=len(lost), some=some)
+        return lost
 
     def glance(self) -> SyncResult | None:
         """Put right what somebody has just taken out of our rules; None where nothing is seen of that (K36)."""

@@ -255,7 +255,18 @@ def test_an_address_that_somebody_took_away_is_bound_again_by_one_message(events
     assert node.sync() == 1
     assert VIP in node.fake.state[Kind.ADDRESS]
     (event,) = named(events, "address_lost")
-    assert (event["log_level"], event["vip"]) == ("warning", "10.96.0.20/32")
+    assert (event["log_level"], event["count"], event["some"]) == ("warning", 1, ["10.96.0.20/32"])
+
+
+def test_addresses_that_somebody_took_away_together_are_told_in_one_line(events):
+    node = Node()
+    node.sync(TWO)
+    for address in (VIP, OTHER.address):
+        del node.fake.state[Kind.ADDRESS][address]
+        node.reconciler.device_changed(DeviceChanged(DeviceChange.ADDRESS_LOST, address))
+    assert node.sync() == 2
+    (event,) = named(events, "address_lost")
+    assert (event["count"], len(event["some"])) == (2, 2)
 
 
 def test_an_address_that_went_by_our_own_hand_is_not_missed(events):
