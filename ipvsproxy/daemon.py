@@ -43,7 +43,6 @@ from ipvsproxy.config.families import check_families
 from ipvsproxy.config.types import ProxyConfig
 from ipvsproxy.config_follower import ConfigFollower
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, KernelError, Unsupported
-from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.addresses import NetlinkAddresses
 from ipvsproxy.kernel.api import Kernel, Rules
 from ipvsproxy.kernel.conntrack import NetlinkConntrack
@@ -67,7 +66,7 @@ from ipvsproxy.modes.ipvs.sets import ENTRY_KIND_BY_NAME
 from ipvsproxy.modes.ipvs.sysctls import ALL_SYSCTLS
 from ipvsproxy.node_name import node_name
 from ipvsproxy.page_servers import page_servers
-from ipvsproxy.preparation import kept_settings, put_host_in_order, set_oom_score
+from ipvsproxy.preparation import kept_settings, load_modules, put_host_in_order, set_oom_score
 from ipvsproxy.process import STOP_SIGNALS, accept_signals, hold_signals
 from ipvsproxy.serve.listening import listeners_allowed
 from ipvsproxy.serve.node_port_server import NodePortServer
@@ -104,7 +103,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
     signal.signal(signal.SIGHUP, lambda *_: follower.reload())
     accept_signals()
     with _single_instance():
-        modules.load(("ip_vs",))  # all others load by themselves when used
+        load_modules(config)
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
         report_leftovers(chosen.backend, OWN_CHAINS)
         kernel = real_kernel(chosen.rules, Path(config.proc_sys_net))

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 def run(config: ProxyConfig) -> int:
     """`--init-only`: everything here, and the exit code: 1 where traffic would not flow. Raises KernelError."""
     log.info("preparing", version=__version__)
-    modules.load(("ip_vs",))
+    load_modules(config)
     net = Path(config.proc_sys_net)
     with closing(NetlinkIpvs()) as ipvs:
         require_scheduler(ipvs, config.scheduler)
@@ -47,6 +47,16 @@ def run(config: ProxyConfig) -> int:
     refused = write_sysctls(config, ProcSysctls(ALL_SYSCTLS, net=net), kernel_release())
     log.info("prepared", refused=refused, warnings=warnings)
     return int(refused > 0)
+
+
+def load_modules(config: ProxyConfig) -> None:
+    """IPVS and the scheduler; all others load by themselves when they are used.
+
+    A scheduler does that under IPVS' lock, and two of them (lblc, lblcr) wait there for network namespaces that are
+    just ending, which wait for that lock: as a pod ends, the node's whole network would stand still for ever. Seen on
+    Linux 6.12: ip_vs_scheduler_get and ip_vs_lblc_init against cleanup_net and ip_vs_dst_event.
+    """
+    modules.load(("ip_vs", f"ip_vs_{config.scheduler}"))
 
 
 def put_host_in_order(config: ProxyConfig, ipvs: Ipvs, files: HostFiles) -> int:

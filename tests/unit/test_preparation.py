@@ -67,6 +67,13 @@ def test_init_only_is_asked_for_by_its_flag_and_needs_no_api_server_to_be_named(
     assert isinstance(parse_command_line(["--init-only", "--proxy-mode=ipvs"]), Prepare)
 
 
+def test_the_schedulers_module_is_loaded_before_the_scheduler_is_used(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(preparation.modules, "load", asked.extend)
+    preparation.load_modules(read_config({"--ipvs-scheduler": "lblc"}))
+    assert asked == ["ip_vs", "ip_vs_lblc"]
+
+
 def test_sysctls_that_are_set_already_are_not_written_so_that_read_only_ones_do_no_harm():
     kernel = FakeKernel()
     assert preparation.write_sysctls(read_config({}), kernel.kernel.sysctls, NEW_KERNEL) == 0
