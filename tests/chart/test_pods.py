@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,10 @@ def config_of(case: str, name: str, kind: type) -> ProxyConfig:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name, kind", [("init", Prepare), ("ipvsproxy", Serve), ("clean-up", CleanUp), ("diff", Diff)])
+@pytest.mark.parametrize(
+    "name, kind",
+    [("init", Prepare), ("ipvsproxy", Serve), ("clean-up", CleanUp), ("check", Diff), ("diff", Diff)],
+)
 def test_the_program_takes_arguments_and_file_of_each_container(case: str, name: str, kind: type):
     config = config_of(case, name, kind)
     assert config.hostname_override == "n1"
@@ -120,7 +125,7 @@ def test_no_container_writes_to_its_root_or_has_more_than_two_capabilities(case:
         assert context["allowPrivilegeEscalation"] is False
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
         assert context["capabilities"]["drop"] == ["ALL"]
-        needs_kernel = item["name"] in {"ipvsproxy", "clean-up", "diff"}
+        needs_kernel = item["name"] in {"ipvsproxy", "clean-up", "check", "diff"}
         assert context["capabilities"].get("add", []) == (["NET_ADMIN", "NET_RAW"] if needs_kernel else [])
         assert context.get("runAsNonRoot", False) is not needs_kernel
 
@@ -168,7 +173,7 @@ def test_probes_ask_the_health_server_on_loopback(case: str):
 def test_whoever_asks_the_api_server_is_kept_from_the_kubernetes_service(case: str):
     for item in containers(case):
         names = {entry["name"] for entry in item.get("env", ())}
-        if item["name"] in {"ipvsproxy", "diff", "wait"}:
+        if item["name"] in {"ipvsproxy", "check", "diff", "wait"}:
             assert {"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} <= names
 
 
@@ -196,6 +201,30 @@ def test_no_node_has_both_a_daemon_and_its_clean_up(case: str):
     for term in _terms(cleaning):
         assert {"key": key, "operator": "Exists"} in term
     assert len(_terms(daemon_spec(case))) == len(_terms(cleaning))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_check_runs_where_its_label_stands_alone_whichever_nodes_the_daemon_serves(case: str):
+    spec = next(spec for name, spec in pods(case) if name.endswith("-check"))
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "ipvsproxy.io/check": "true"}
+    assert "affinity" not in spec
+
+
+@pytest.mark.parametrize("answer, code", [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_a_check_that_finds_differences_has_done_its_work_and_trouble_is_tried_again(
+    tmp_path: Path, answer: int, code: int
+):
+    """Its command with another program of that name, which says what it was told."""
+    program = tmp_path / "ipvsproxy"
+    program.write_text(f'#!/bin/sh\necho "$@"\nexit {answer}\n')
+    program.chmod(0o755)
+    check = container("defaults", "check")
+    environment = {"PATH": f"{tmp_path}:{os.defpath}"}
+    done = subprocess.run(
+        [*check["command"], *check["args"]], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [" ".join(check["args"]), f"exit code {answer}"]
+    assert done.returncode == code
 
 
 def test_a_change_of_the_configuration_shows_in_the_pods_where_that_is_asked_for():
