@@ -106,7 +106,7 @@ def has_value(path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", ["docs/draining.md", "docs/events.md"])
+@pytest.mark.parametrize("page", ["docs/supported.md", "docs/draining.md", "docs/events.md"])
 def test_every_log_line_and_metric_that_a_page_names_is_in_the_code(page):
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", (ROOT / page).read_text()))
     assert named
