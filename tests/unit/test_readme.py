@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 EMPTY_FILE = b"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 VALUES = yaml.safe_load((ROOT / "charts/ipvsproxy/values.yaml").read_text())
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "ipvsproxy").rglob("*.py")))
+OF_OTHERS = {"KUBE-EXTERNAL-SERVICES", "KUBE-FIREWALL"}  # kube-proxy's in its iptables mode, the kubelet's
 IPVSADM = set(re.findall(r"--[a-z-]+", HELP))
 README = (ROOT / "README.md").read_text()
 PAGES = sorted(
@@ -111,6 +112,16 @@ def test_every_log_line_and_metric_that_a_page_names_is_in_the_code(page):
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", (ROOT / page).read_text()))
     assert named
     assert {name for name in named if name not in SOURCE} == set()
+
+
+@pytest.mark.parametrize("page", ["docs/security.md", "docs/migrate.md"])
+def test_every_event_alert_and_chain_that_a_page_names_is_there(page):
+    text = (ROOT / page).read_text()
+    alerts = (ROOT / "charts/ipvsproxy/files/alerts.yaml").read_text()
+    assert [name for name in re.findall(r"alert `(\w+)`", text) if f"alert: {name}\n" not in alerts] == []
+    assert [name for name in re.findall(r"Event `(\w+)`", text) if name not in SOURCE] == []
+    chains = set(re.findall(r"`(KUBE-[A-Z-]+[A-Z])`", text)) - OF_OTHERS
+    assert {name for name in chains if name not in SOURCE} == set()
 
 
 def test_every_page_is_listed_in_the_readme():
