@@ -107,14 +107,14 @@ def has_value(path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", ["docs/supported.md", "docs/draining.md", "docs/events.md"])
+@pytest.mark.parametrize("page", ["docs/troubleshoot.md", "docs/supported.md", "docs/events.md"])
 def test_every_log_line_and_metric_that_a_page_names_is_in_the_code(page):
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", (ROOT / page).read_text()))
     assert named
     assert {name for name in named if name not in SOURCE} == set()
 
 
-@pytest.mark.parametrize("page", ["docs/security.md", "docs/migrate.md"])
+@pytest.mark.parametrize("page", ["docs/troubleshoot.md", "docs/security.md", "docs/migrate.md"])
 def test_every_event_alert_and_chain_that_a_page_names_is_there(page):
     text = (ROOT / page).read_text()
     alerts = (ROOT / "charts/ipvsproxy/files/alerts.yaml").read_text()
