@@ -13,9 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run by path
 
-from tests.tables import hooks, snat  # noqa: E402  # needs the line above
+from tests.tables import design, hooks, snat  # noqa: E402  # needs the line above
 
-PAGES: dict[str, Callable[[], list[str]]] = {"docs/snat.md": snat.table, "docs/data-path.md": hooks.table}
+PAGES: dict[str, Callable[[], list[str]]] = {
+    "docs/data-path.md": hooks.table,
+    "docs/design.md": design.table,
+    "docs/snat.md": snat.table,
+}
 
 _PLACE = re.compile(
     r"(?<=<!-- table: written by `make golden-update` -->\n\n).*?(?=\n\n<!-- end of table -->)", re.DOTALL
