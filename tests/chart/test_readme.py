@@ -51,6 +51,10 @@ def test_it_is_installed_checked_and_cleaned_up(at_work: tuple[Release, Terminal
     eventually(lambda: (release.pods().keys(), release.pods("clean-up").keys()) == ({"n2", "n3"}, {"n1"}))
 
 
+def test_the_page_on_installing_has_the_same_commands():
+    assert sections("docs/install.md")["In a cluster"] == BLOCKS["Chart of ipvsproxy"]
+
+
 def test_it_is_installed_with_kubeadms_configuration(at_work: tuple[Release, Terminal]):
     release, terminal = at_work
     for block in BLOCKS["Configuration"]:
