@@ -1,6 +1,6 @@
 # The image of ipvsproxy. `make image` builds it where no image registry can be reached, on a base made of packages.
 #
-#   docker build --build-arg VERSION=0.1.0 --tag ipvsproxy:0.1.0 .
+#   docker build --build-arg VERSION=X.Y.Z --tag ipvsproxy:X.Y.Z .
 
 ARG BASE_IMAGE=debian:12-slim
 # What the build stage starts from; it may have the compiler already.

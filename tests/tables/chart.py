@@ -2,6 +2,7 @@
 
 values.yaml is written by hand, but for its section `config`, which is the program's configuration as the types have it,
 so that no field can be missing. The schema, which refuses misspelt keys, and the table in the README are made of it.
+The chart's version is the package's.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run by path
 
-from ipvsproxy.config.flags import FLAGS  # noqa: E402  # needs the line above
+from ipvsproxy import __version__  # noqa: E402  # needs the line above
+from ipvsproxy.config.flags import FLAGS  # noqa: E402
 from ipvsproxy.config.remarks import FIELDS_WITHOUT_EFFECT  # noqa: E402
 from ipvsproxy.config.schema import json_schema  # noqa: E402
 from ipvsproxy.config.types import KubeProxyConfiguration  # noqa: E402
 
 CHART = ROOT / "charts/ipvsproxy"
-VALUES, SCHEMA, README = (CHART / name for name in ("values.yaml", "values.schema.json", "README.md"))
+VALUES, SCHEMA, README, ABOUT = (
+    CHART / name for name in ("values.yaml", "values.schema.json", "README.md", "Chart.yaml")
+)
 
 CHART_DEFAULTS: dict[str, tuple[Any, str]] = {
     "mode": ("ipvs", ""),
@@ -36,6 +40,7 @@ CHART_DEFAULTS: dict[str, tuple[Any, str]] = {
 """Where the chart's default or description is another one than the program's."""
 
 _CONFIG = re.compile(r"(?<=# config: written by `make golden-update`\n).*?(?=# end of config\n)", re.DOTALL)
+_VERSIONS = re.compile(r"^(version:|appVersion:) .*$", re.MULTILINE)
 _TABLE = re.compile(
     r"(?<=<!-- values: written by `make golden-update` -->\n\n).*?(?=\n\n<!-- end of values -->)", re.DOTALL
 )
@@ -202,7 +207,8 @@ def files() -> dict[Path, str]:
     values = values_with_config(VALUES.read_text())
     made = schema(yaml.safe_load(values))
     page = _put(_TABLE, README.read_text(), "\n".join(table(values)))
-    return {VALUES: values, SCHEMA: json.dumps(made, indent=2) + "\n", README: page}
+    versions = _VERSIONS.sub(rf"\1 {__version__}", ABOUT.read_text())
+    return {VALUES: values, SCHEMA: json.dumps(made, indent=2) + "\n", README: page, ABOUT: versions}
 
 
 def _put(place: re.Pattern[str], text: str, written: str) -> str:
