@@ -24,13 +24,14 @@ setup: $(VENV)/.ready ## make .venv with ipvsproxy in it, after installing what 
 demo: setup ## show ipvsproxy at work in a kernel with IPVS
 	@$(PY) tests/lab/demo.py
 
-check: lint ## format, lint, types, layers and pure tests: no root, under a minute
+check: lint ## format, lint, types, layers, workflows and pure tests: no root, under a minute
 	@$(PY) tests/lab/stages.py pure
 
-lint: setup ## format, lint, types and layers
+lint: setup ## format, lint, types, layers and workflows
 	@echo "== ruff"; $(PY) -m ruff format --check --quiet . && $(PY) -m ruff check --quiet .
 	@echo "== mypy"; $(PY) -m mypy
 	@echo "== import-linter"; $(VENV)/bin/lint-imports --no-logo
+	@echo "== zizmor"; $(VENV)/bin/zizmor --offline --pedantic --quiet .github
 
 chart: setup ## check the chart with Helm 3 and 4: lint, goldens, refusals, schemas, installs on a real control plane
 	@$(PY) tests/lab/stages.py chart
