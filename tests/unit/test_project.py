@@ -1,4 +1,4 @@
-"""The project's own files: one version, workflows that run what the Makefile has."""
+"""The project's own files: one version, workflows that run what the Makefile has, forms that GitHub takes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import ipvsproxy
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").iterdir())
+FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").iterdir()) if path.name != "config.yml"]
 WRITTEN_BY_GOLDEN_UPDATE = {"charts/ipvsproxy/Chart.yaml", "ipvsproxy/share/man/ipvsproxy.8"}
 
 
@@ -101,3 +102,24 @@ def test_zizmor_would_find_an_action_that_is_not_pinned(tmp_path: Path):
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "unpinned-uses" in done.stdout
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_a_form_has_what_github_asks_of_it(path: Path):
+    form = read(path)
+    assert form.keys() >= {"name", "description", "body"}
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    names = [field["id"] for field in fields]
+    assert len(set(names)) == len(names)
+    assert any(field.get("validations", {}).get("required") for field in fields)
+    for field in form["body"]:
+        assert field["type"] in {"markdown", "textarea", "input", "dropdown"}
+        assert field["attributes"].keys() >= ({"value"} if field["type"] == "markdown" else {"label"})
+        assert field.keys() <= {"type", "id", "attributes", "validations"}
+
+
+def test_files_that_forms_name_exist():
+    text = "\n".join(path.read_text() for path in (*FORMS, GITHUB / "pull_request_template.md"))
+    named = re.findall(r"\b(?:docs/)?[A-Za-z_-]+\.md\b", text)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -114,7 +114,9 @@ def test_every_log_line_and_metric_that_a_page_names_is_in_the_code(page):
     assert {name for name in named if name not in SOURCE} == set()
 
 
-@pytest.mark.parametrize("page", ["docs/troubleshoot.md", "docs/security.md", "docs/migrate.md", "docs/data-path.md", "docs/operate.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/troubleshoot.md", "docs/security.md", "docs/migrate.md", "docs/data-path.md", "docs/operate.md"]
+)
 def test_every_event_alert_and_chain_that_a_page_names_is_there(page):
     text = (ROOT / page).read_text()
     alerts = (ROOT / "charts/ipvsproxy/files/alerts.yaml").read_text()
