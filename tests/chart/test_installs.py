@@ -270,5 +270,7 @@ def test_notes_warn_while_kube_proxy_runs(release4: Release):
     plane.kubectl("rollout", "status", "daemonset/kube-proxy", SYSTEM, "--timeout=4m")
     try:
         assert "WARNING: kube-proxy still runs on 3 nodes" in release4.do("install", str(helm.CHART))
+        by_label = ["--set-string", r"nodeSelector.ipvsproxy\.io/serve=true"]  # as docs/migrate.md has it
+        assert "WARNING" not in release4.do("upgrade", str(helm.CHART), *by_label)
     finally:
         plane.kubectl("delete", "daemonset", "kube-proxy", SYSTEM)

@@ -46,3 +46,9 @@ def test_notes_keep_network_managers_from_the_device():
 
 def test_k54_notes_name_the_setting_that_a_policy_engine_needs():
     assert "need config.ipvsproxy.filterVerdict=return" in notes(HOST)
+
+
+def test_notes_of_a_release_for_nodes_with_the_label_say_how_to_go_on_and_no_other_do():
+    step = "kubectl label node NODE ipvsproxy.io/serve=true"
+    assert step in notes(HOST, r"--set-string=nodeSelector.ipvsproxy\.io/serve=true")
+    assert step not in notes(HOST)
