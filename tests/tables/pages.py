@@ -13,11 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run by path
 
-from tests.tables import design, hooks, snat  # noqa: E402  # needs the line above
+from tests.tables import design, flags, hooks, snat  # noqa: E402  # needs the line above
 
 PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/data-path.md": hooks.table,
     "docs/design.md": design.table,
+    "docs/flags.md": flags.table,
     "docs/snat.md": snat.table,
 }
 
