@@ -97,6 +97,15 @@ def test_values_reach_the_daemon():
     assert config.conntrack.min == 1048576
 
 
+def test_the_page_on_trouble_asks_in_the_daemons_container_with_its_own_configuration():
+    page = (ROOT / "docs/troubleshoot.md").read_text()
+    (words,) = re.findall(r"ipvsproxy explain shop/web \\\n(.*?)'", page)
+    told = [word.replace("$NODE_NAME", "n1") for word in words.split()]
+    assert set(told) <= set(arguments("defaults", "ipvsproxy"))
+    (kubeadms,) = re.findall(r"With kubeadm's ConfigMap the file is `(\S+)`", page)
+    assert f"--config={kubeadms}" in arguments("kubeadm", "ipvsproxy")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_daemon_sets_what_is_the_networks_where_the_hosts_folder_is_mounted(case: str):
     mounts = {mount["name"]: mount for mount in container(case, "ipvsproxy")["volumeMounts"]}
