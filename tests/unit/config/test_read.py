@@ -187,9 +187,23 @@ def test_broken_yaml_is_refused_with_its_line():
     assert "line 4" in message
 
 
-@pytest.mark.parametrize("depth", [600, 100_000])
+@pytest.mark.parametrize("depth", [1_500, 100_000])
 def test_a_file_nested_without_end_is_refused_and_not_followed_down(depth):
-    assert refusal([], f"{HEAD}x: {'[' * depth}{']' * depth}").startswith("failed to decode: c.yaml: ")
+    assert refusal([], nested(depth)).startswith("failed to decode: c.yaml: ")
+
+
+def test_a_file_nested_hundreds_of_levels_deep_is_read_or_refused_as_this_python_can_follow_it():
+    """3.11 cannot, 3.12 can."""
+    try:
+        command = command_of([], nested(600))
+    except ConfigError as error:
+        assert str(error) == "failed to decode: c.yaml: it is nested hundreds of levels deep"  # noqa: PT017  # or none
+    else:
+        assert isinstance(command, Serve)
+
+
+def nested(depth: int) -> str:
+    return f"{HEAD}x: {'[' * depth}{']' * depth}"
 
 
 @pytest.mark.parametrize(
