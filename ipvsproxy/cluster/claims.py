@@ -60,6 +60,10 @@ class Claims:
         """How many addresses are left alone only because the other Nodes are not known."""
         return sum(reason == _NOT_KNOWN_YET for reason in self._refused.values())
 
+    def has_claimant(self, address: PackedAddr) -> bool:
+        """Whether a Service names this address."""
+        return address in self._claimants
+
     def __len__(self) -> int:
         """The number of addresses held, of all sorts; 0 when no Service claims any and no Node is known."""
         held = (self._claimants, self._released, self._lingering, self._nodes_at, self._refused)

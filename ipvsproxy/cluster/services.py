@@ -64,6 +64,14 @@ class ServiceView(msgspec.Struct, frozen=True):
     drain_s: float | None = None
 
 
+def with_cluster_ips_alone(view: ServiceView) -> ServiceView:
+    """The same Service without any other way in."""
+    ports = tuple(msgspec.structs.replace(port, node_port=0) for port in view.ports)
+    return msgspec.structs.replace(
+        view, ports=ports, external_ips=(), load_balancer_ips=(), restricted=(), health_check_node_port=0
+    )
+
+
 def read_service(
     service: api_objects.Service, families: Collection[Family]
 ) -> tuple[ServiceView | None, tuple[Note, ...]]:

@@ -18,7 +18,7 @@ from ipvsproxy.clock import Clock
 from ipvsproxy.cluster.health_check import HealthSnapshot
 from ipvsproxy.cluster.known import Snapshot
 from ipvsproxy.cluster.node import HostView, NodeView
-from ipvsproxy.cluster.services import ServiceView
+from ipvsproxy.cluster.services import ServiceView, with_cluster_ips_alone
 from ipvsproxy.cluster.tracker import Changes, Tracker
 from ipvsproxy.kernel.api import Kernel
 from ipvsproxy.kernel.monitor import DeviceChange, DeviceChanged
@@ -370,7 +370,7 @@ class Reconciler:
     def _first_plan(self, names: Collection[ServiceName]) -> list[ObjectId]:
         """The first full plan: what is needed most goes out first; what nobody wants is touched too, to be deleted."""
         fixed = self._plan_fixed()
-        needed = self._plan(name for name in _SERVE_FIRST if name in names)
+        needed = [ref for name in _SERVE_FIRST if name in names for ref in self._plan_cluster_ips(name)]
         self._mirror.adopt(needed)
         self._applier.apply([*fixed, *needed])
         self._mirror.adopt(self._plan(names))
@@ -379,6 +379,18 @@ class Reconciler:
         self._synced_once = True
         self._applier.may_delete = True
         return self._with_what_lingers(self._everything())
+
+    def _plan_cluster_ips(self, name: ServiceName) -> list[ObjectId]:
+        """Only cluster IPs that no Service names as another address: all else may be an older one's, or be guarded.
+
+        That is not known before the others are planned, which costs more than these two may wait for.
+        """
+        service, slices = self._tracker.view(name)
+        if service is None or any(map(self._tracker.claims.has_claimant, service.cluster_ips)):
+            return []
+        plan = self._mode.plan(with_cluster_ips_alone(service), slices, self._host)
+        untold = msgspec.structs.replace(plan, notes=(), remarks=())  # what is told already is not told again
+        return self._desired.replace(name, untold)
 
     def _plan(self, names: Iterable[ServiceName]) -> list[ObjectId]:
         touched: list[ObjectId] = []

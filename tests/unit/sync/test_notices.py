@@ -51,6 +51,14 @@ def test_what_stays_wrong_is_not_told_again_when_something_else_of_the_service_c
     assert reasons(told) == [("web", "InvalidField")]
 
 
+def test_what_is_wrong_with_a_service_that_is_served_first_is_told_too(events):
+    node = Node()
+    told = told_by(node)
+    node.sync(with_slice_port(Svc("kubernetes", ("10.96.0.1",), ((443, "TCP"),)), "other"))
+    assert reasons(told) == [("kubernetes", "NoEndpointPort")]
+    assert [line["object"] for line in events if line["event"] == "object_remarked"] == ["Service default/kubernetes"]
+
+
 def test_a_family_that_this_node_lacks_is_no_fault_of_the_services_owner(events):
     node = Node(families=frozenset({Family.IPV4}))
     told = told_by(node)
