@@ -11,7 +11,7 @@ streams hear a reset and not silence. Whether an object may go yet at all, or dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TypeAlias, cast
 
 from msgspec.structs import replace
@@ -91,6 +91,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     """
     operations = list(operations)
     out_of_turn = _out_of_turn(operations, applied)
+    gone = {each.key for each in operations if each.kind is Kind.VIRTUAL_SERVER and each.verb is Verb.DELETE}
 
     def phase(operation: Operation) -> float:
         kind, verb, key = operation.kind, operation.verb, operation.key
@@ -105,7 +106,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
             # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
             # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
             return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
-        if verb is Verb.DELETE and not _is_served(key, applied):
+        if verb is Verb.DELETE and _is_orphan(key, applied, gone):
             return _ORPHANS
         return _ACCEPTED_ALREADY if verb is Verb.ADD and _is_accepted(key, applied) else row
 
@@ -124,18 +125,23 @@ def _out_of_turn(operations: list[Operation], applied: State) -> dict[tuple[Verb
     return {**dict.fromkeys(before, _BEFORE_SERVERS), **dict.fromkeys(after, _AFTER_SERVERS)}
 
 
-def _is_served(entry: SetEntry, applied: State) -> bool:
-    """Whether clients come in by an accept entry. A virtual server only counts as seen where its address is bound.
+def _is_orphan(entry: SetEntry, applied: State, gone: Container[Key]) -> bool:
+    """Whether nobody comes in by an accept entry, nor will when its address is bound.
 
-    A dump may have missed it, and it is believed to be there so that it is deleted (sync/mirror.py).
+    A virtual server that goes does not count where its address is not bound: a dump may have missed it, and it is only
+    believed to be there so that it is deleted (sync/mirror.py). One that stays may have served at that very address
+    until an interface lost it, with endpoints that need the masquerading by this entry (K24).
     """
-    return entry.address in applied[Kind.ADDRESS] and accepted_by(entry) in applied[Kind.VIRTUAL_SERVER]
+    server = accepted_by(entry)
+    return server not in applied[Kind.VIRTUAL_SERVER] or (server in gone and entry.address not in applied[Kind.ADDRESS])
 
 
 def _is_accepted(entry: SetEntry, applied: State) -> bool:
     """Whether clients come in by the entry of another set, and may come unmasqueraded."""
+    if entry.address not in applied[Kind.ADDRESS] or accepted_by(entry) not in applied[Kind.VIRTUAL_SERVER]:
+        return False
     others = (replace(entry, set_name=name) for name in _UNMASQUERADED_SETS[family_of(PackedAddr(entry.address))])
-    return _is_served(entry, applied) and any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
+    return any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
 
 
 def _takes_weight_away(operation: Operation) -> bool:

@@ -55,6 +55,23 @@ def test_k24_so_it_is_where_the_kind_of_an_address_changes_too(before, after, po
     witness.check_masquerading()
 
 
+@pytest.mark.parametrize("before", ["load balancer", "external IP"])
+@pytest.mark.parametrize("after", ["load balancer", "external IP"])
+@pytest.mark.parametrize("policies", [*permutations(("Cluster", "Local"))])
+@pytest.mark.parametrize("moves", ["goes", "comes"])
+def test_k24_so_it_is_where_an_interface_of_the_node_loses_or_gets_that_very_address(before, after, policies, moves):
+    host = (VIP,), ()
+    had, has = host if moves == "goes" else reversed(host)
+    node = Node(host=had)
+    node.sync(cluster(with_policy(FRONTENDS[before], policies[0])))
+    witness = Witness(node.fake, {*map(addr, has)}, lost={*map(addr, had)})
+    node.has(*has)
+    node.sync(cluster(with_policy(FRONTENDS[after], policies[1])))
+    witness.check_masquerading()
+    witness.check_sources()
+    witness.check()
+
+
 @pytest.mark.parametrize("name", FRONTENDS)
 def test_k24_a_frontend_of_policy_local_masquerades_nobody_from_its_first_moment_to_its_last(name):
     node = Node(host=(NODE,))
