@@ -107,8 +107,13 @@ def is_masqueraded(state: State, key: VirtualServerKey) -> bool:
         return "KUBE-LOAD-BALANCER-LOCAL" not in named
     if named & {"KUBE-EXTERNAL-IP-LOCAL", "KUBE-CLUSTER-IP"}:
         return False
-    local = f"KUBE-NODE-PORT-LOCAL-{key.protocol.name}"
-    return not any(base.startswith(local) for base in named)
+    every, local = (f"KUBE-NODE-PORT-{kind}{key.protocol.name}" for kind in ("", "LOCAL-"))
+    at_node_ports = SetEntry(set_name("KUBE-NODE-PORT-IPS", family), key.address) in state[Kind.SUPPORT_ENTRY]
+    return (
+        at_node_ports
+        and any(base.startswith(every) for base in named)
+        and not any(base.startswith(local) for base in named)
+    )
 
 
 _MARKING = (Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY, Kind.ACCEPT_ENTRY)
@@ -165,11 +170,12 @@ class Witness:
         for moment in self.let_in:
             assert before & after <= moment <= self.let_in_lately | after
 
-    def check_masquerading(self, cluster_ips: Collection[PackedAddr] = ()) -> None:
+    def check_masquerading(self, cluster_ips: Collection[PackedAddr] = (), after: State | None = None) -> None:
         """No endpoint saw a client outside by his own address that does not before or after (K24).
 
         But at these: clients outside are not masqueraded there, unless somebody makes an external IP of one.
+        `after`: the state that all should lead to, where the kernel refuses a part of it.
         """
-        allowed = self.unmasqueraded_lately | unmasqueraded(self.fake.state, self.host)
+        allowed = self.unmasqueraded_lately | unmasqueraded(after or self.fake.state, self.host)
         for moment in self.unmasqueraded:
             assert {pair for pair in moment if pair[0].address not in cluster_ips} <= allowed

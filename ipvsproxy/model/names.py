@@ -19,9 +19,9 @@ ANNOTATION_DRAIN_TIMEOUT = "ipvsproxy.io/drain-timeout"  # ours: a Service's own
 ANNOTATION_LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"  # cluster-autoscaler/utils/taints
 
-# The sets that tell what of a kernel state is ours, and what may go when; modes/ipvs/sets.py has the table of all.
+# The sets that tell what is ours, and what comes and goes when; modes/ipvs/sets.py has the table of all.
 SET_CLUSTER_IP = "KUBE-CLUSTER-IP"
-SET_EXTERNAL_IP_LOCAL = "KUBE-EXTERNAL-IP-LOCAL"
+SET_EXTERNAL_IP, SET_EXTERNAL_IP_LOCAL = "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL"
 SET_IPVS_IPS = "KUBE-IPVS-IPS"
 SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL = "KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER-LOCAL"
 SET_LOAD_BALANCER_FW = "KUBE-LOAD-BALANCER-FW"  # closes a frontend to all but its source ranges

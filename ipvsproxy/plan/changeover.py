@@ -36,7 +36,7 @@ Change: TypeAlias = tuple[Verb, SetEntry]
 _SOURCES = frozenset(set_name(base, family) for base in SETS_LOAD_BALANCER_SOURCE for family in Family)
 _NODE_PORTS = (SETS_NODE_PORT_TCP, SETS_NODE_PORT_UDP, SETS_NODE_PORT_SCTP)
 # What is in the first of each pair is not masqueraded, though it is in the second.
-_LOCAL = {
+LOCAL_SETS = {
     set_name(local, family): set_name(every, family)
     for every, local in ((SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL), *_NODE_PORTS)
     for family in Family
@@ -58,7 +58,7 @@ def changeover(operations: Sequence[Operation], applied: State) -> Changeover:
         return Changeover()
     gone = {each.key for each in operations if each.verb is Verb.DELETE}
     sources = [change for change in changes if change[1].set_name in _SOURCES]
-    local = [change for change in changes if change[1].set_name in _LOCAL]
+    local = [change for change in changes if change[1].set_name in LOCAL_SETS]
     return Changeover(
         before=frozenset((*_narrowing(sources, gone), *_masquerading(local, gone))),
         after=frozenset((*_widening(sources, applied), *_unmasquerading(local, applied))),
@@ -91,7 +91,7 @@ def _unmasquerading(local: Sequence[Change], applied: State) -> Iterator[Change]
 
 
 def _of_every_policy(local: SetEntry) -> SetEntry:
-    return replace(local, set_name=_LOCAL[local.set_name])
+    return replace(local, set_name=LOCAL_SETS[local.set_name])
 
 
 def _entries(changes: Iterable[Change], verb: Verb) -> frozenset[SetEntry]:

@@ -33,6 +33,8 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.names import (
     DUMMY_DEVICE,
+    SET_CLUSTER_IP,
+    SET_EXTERNAL_IP,
     SET_EXTERNAL_IP_LOCAL,
     SET_IPVS_IPS,
     SET_LOAD_BALANCER,
@@ -76,8 +78,11 @@ _AFTER, _BEFORE = 0.5, -0.5
 _BEFORE_SERVERS = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
 _AFTER_SERVERS = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
 _ACCEPTED_ALREADY = PHASE[Kind.REAL_SERVER, Verb.EDIT] + _BEFORE  # what masquerades must not come after who needs it
-_UNMASQUERADED_SETS = {
-    family: tuple(set_name(base, family) for base in (SET_EXTERNAL_IP_LOCAL, SET_LOAD_BALANCER)) for family in Family
+_ACCEPT_SETS = {
+    family: tuple(
+        set_name(base, family) for base in (SET_CLUSTER_IP, SET_EXTERNAL_IP, SET_EXTERNAL_IP_LOCAL, SET_LOAD_BALANCER)
+    )
+    for family in Family
 }
 
 IsBound: TypeAlias = Callable[[bytes], bool]
@@ -98,7 +103,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
         row = PHASE[kind, verb]
         if out_of_turn and kind is Kind.SUPPORT_ENTRY:
             return out_of_turn.get((verb, key), row)
-        if kind is Kind.REAL_SERVER and verb is Verb.EDIT and _takes_weight_away(operation):
+        if kind is Kind.REAL_SERVER and only_leaves(operation):
             return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
         if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
             return row
@@ -108,7 +113,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
             return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
         if verb is Verb.DELETE and _is_orphan(key, applied, gone):
             return _ORPHANS
-        return _ACCEPTED_ALREADY if verb is Verb.ADD and _is_accepted(key, applied) else row
+        return _ACCEPTED_ALREADY if verb is Verb.ADD and is_accepted(key, applied) else row
 
     phases: dict[float, list[Operation]] = {}
     for operation in operations:
@@ -136,17 +141,18 @@ def _is_orphan(entry: SetEntry, applied: State, gone: Container[Key]) -> bool:
     return server not in applied[Kind.VIRTUAL_SERVER] or (server in gone and entry.address not in applied[Kind.ADDRESS])
 
 
-def _is_accepted(entry: SetEntry, applied: State) -> bool:
-    """Whether clients come in by the entry of another set, and may come unmasqueraded."""
-    if entry.address not in applied[Kind.ADDRESS] or accepted_by(entry) not in applied[Kind.VIRTUAL_SERVER]:
+def is_accepted(entry: SetEntry, applied: State) -> bool:
+    """Whether clients come in by an accept entry of this frontend, or will when its address is bound."""
+    if accepted_by(entry) not in applied[Kind.VIRTUAL_SERVER]:
         return False
-    others = (replace(entry, set_name=name) for name in _UNMASQUERADED_SETS[family_of(PackedAddr(entry.address))])
+    others = (replace(entry, set_name=name) for name in _ACCEPT_SETS[family_of(PackedAddr(entry.address))])
     return any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
 
 
-def _takes_weight_away(operation: Operation) -> bool:
+def only_leaves(operation: Operation) -> bool:
+    """Whether an operation on a real server takes its weight away."""
     record = operation.settings
-    return isinstance(record, bytes) and real_servers.is_drained(record)
+    return operation.verb is Verb.EDIT and isinstance(record, bytes) and real_servers.is_drained(record)
 
 
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:
@@ -160,8 +166,7 @@ def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple
     match operation.kind, operation.key:
         case Kind.REAL_SERVER, VirtualServerKey() as key:
             server = (Kind.VIRTUAL_SERVER, key)
-            only_leaves = operation.verb is Verb.EDIT and _takes_weight_away(operation)
-            return (server,) if only_leaves else (server, *guards(key))
+            return (server,) if only_leaves(operation) else (server, *guards(key))
         case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address) if operation.verb is Verb.ADD:
             # On one of the node's own addresses it serves at once, and its traffic must be masqueraded.
             return () if is_bound(address) else ((Kind.RULES, RuleTable("nat", family_of(address))),)

@@ -31,6 +31,7 @@ from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
+from ipvsproxy.plan.masquerading import Failing, unmasks
 from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards
 from ipvsproxy.plan.ownership import told_by
 from ipvsproxy.sync.lingering import Lingering
@@ -216,11 +217,22 @@ class Applier:
             ready = ready and not still_guards(operation, self._wanted.get, applied)
         else:
             ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
-        if not ready:
+        if not ready or self._unmasks(operation):
             ref = (operation.kind, operation.key)
             self.waiting[ref] = None
             self.refused.hold(ref)
-        return ready
+            return False
+        return True
+
+    def _unmasks(self, operation: Operation) -> bool:
+        """Whether clients would come unmasqueraded for it since something else is refused."""
+        if not self.refused and not self.waiting:
+            return False
+        failing = Failing(self._wanted.get, self._mirror.applied, self._fails)
+        return unmasks(operation, failing, self._wanted.host.node_port_addresses)
+
+    def _fails(self, ref: ObjectId) -> bool:
+        return ref in self.refused or ref in self.waiting
 
     def _is_bound(self, address: bytes) -> bool:
         """Whether an address is on kube-ipvs0, or shall be."""

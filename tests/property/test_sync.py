@@ -492,15 +492,41 @@ def test_a_refused_operation_loses_only_itself_and_is_retried(first, second, dat
 
 
 def _same_front(key, *states):
-    """Objects that stand behind the same address as the refused one, and so may have to wait for it."""
-    address = key if isinstance(key, bytes) else key.address
-    return {
-        other
-        for state in states
-        for objects in state.values()
-        for other in objects
-        if address and address == (other if isinstance(other, bytes) else getattr(other, "address", None))
-    }
+    """Objects that stand behind the same address as the refused one, and so may have to wait for it.
+
+    And those with the port of a node port, whose entry may have no address.
+    """
+
+    def fronts(of):
+        if isinstance(of, bytes):
+            return {of}
+        return {getattr(of, "address", None), getattr(of, "port", None)} - {None, b"", 0}
+
+    return {other for state in states for objects in state.values() for other in objects if fronts(key) & fronts(other)}
+
+
+@given(worlds(), worlds(), st.data(), connections())
+def test_k24_whatever_single_entry_is_refused_no_endpoint_sees_a_client_outside_unmasqueraded_for_it(
+    first, second, data, connections
+):
+    wanted = fresh(second)
+    node = connected(node_in(first), connections)
+    node.sync()
+    changes = [
+        (verb, kind, key)
+        for kind in (*ENTRIES, Kind.REAL_SERVER)
+        for verb, some, others in ((Verb.ADD, wanted, node.fake.state), (Verb.DELETE, node.fake.state, wanted))
+        for key in some[kind]
+        if some[kind].get(key) != others[kind].get(key)
+    ]
+    if changes:
+        node.fake.faults = {data.draw(st.sampled_from(changes)): errno.ENOMEM}
+    witness = Witness(node.fake, second.addresses, lost=first.addresses - second.addresses)
+    live(node, second)
+    witness.check_masquerading(frozenset(map(addr, IPS)), after=wanted)
+    node.fake.faults = {}
+    settle(node)
+    assert node.fake.state == wanted
 
 
 @given(worlds(), worlds(), st.sampled_from((errno.ENOBUFS, errno.ETIMEDOUT)), st.booleans(), connections())

@@ -15,6 +15,7 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, SetEntry, SetSpec, Settings
 from ipvsproxy.model.names import (
     SET_CLUSTER_IP,
+    SET_EXTERNAL_IP,
     SET_EXTERNAL_IP_LOCAL,
     SET_IPVS_IPS,
     SET_LOAD_BALANCER,
@@ -30,7 +31,7 @@ from ipvsproxy.model.names import (
 
 LOOP_BACK = "KUBE-LOOP-BACK"
 CLUSTER_IP = SET_CLUSTER_IP
-EXTERNAL_IP = "KUBE-EXTERNAL-IP"
+EXTERNAL_IP = SET_EXTERNAL_IP
 EXTERNAL_IP_LOCAL = SET_EXTERNAL_IP_LOCAL
 LOAD_BALANCER = SET_LOAD_BALANCER
 LOAD_BALANCER_FW = SET_LOAD_BALANCER_FW

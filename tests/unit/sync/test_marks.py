@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import permutations
 
 import msgspec
 import pytest
 
-from tests.builders import addr
+from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.kernel_objects import Kind, SetEntry, Verb
+from tests.builders import addr, vs_key
 from tests.clusters import Node, Svc, cluster
 from tests.witness import Witness, is_masqueraded, served
 
@@ -70,6 +73,112 @@ def test_k24_so_it_is_where_an_interface_of_the_node_loses_or_gets_that_very_add
     witness.check_masquerading()
     witness.check_sources()
     witness.check()
+
+
+AT_VIP = (addr(VIP), 6, 80)
+PORTS = {"TCP": "TCP", "UDP": "UDP", "SCTP": "SCTP-HASH"}
+
+
+def at_node_port(protocol: str, prefix: str) -> SetEntry:
+    name = f"KUBE-NODE-PORT-{prefix}{PORTS[protocol]}"
+    return SetEntry(name, addr(NODE), 132, 30080) if protocol == "SCTP" else SetEntry(name, port=30080)
+
+
+REFUSALS = {  # what there is before, what after, and what of it is refused, whatever its verb where it has none
+    "an external IP's entry, since it comes": (
+        None,
+        ("external IP", "Cluster"),
+        (Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", *AT_VIP)),
+    ),
+    "an external IP's entry, since its policy becomes Cluster": (
+        ("external IP", "Local"),
+        ("external IP", "Cluster"),
+        (Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", *AT_VIP)),
+    ),
+    "an external IP's entry, since it was a load balancer's": (
+        ("load balancer", "Cluster"),
+        ("external IP", "Cluster"),
+        (Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", *AT_VIP)),
+    ),
+    "a load balancer's entry, since it was an external IP": (
+        ("external IP", "Local"),
+        ("load balancer", "Cluster"),
+        (Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-LOAD-BALANCER", *AT_VIP)),
+    ),
+    "the end of a load balancer's exception": (
+        ("load balancer", "Local"),
+        ("load balancer", "Cluster"),
+        (Verb.DELETE, Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOAD-BALANCER-LOCAL", *AT_VIP)),
+    ),
+    "the leaving of those who need it": (
+        ("external IP", "Cluster"),
+        ("external IP", "Local"),
+        (None, Kind.REAL_SERVER, vs_key(VIP, 80)),
+    ),
+    **{
+        f"the entry of a node port of {protocol}": (
+            None,
+            (f"node port of {protocol}", "Cluster"),
+            (Verb.ADD, Kind.SUPPORT_ENTRY, at_node_port(protocol, "")),
+        )
+        for protocol in PORTS
+    },
+    **{
+        f"the end of the exception of a node port of {protocol}": (
+            (f"node port of {protocol}", "Local"),
+            (f"node port of {protocol}", "Cluster"),
+            (Verb.DELETE, Kind.SUPPORT_ENTRY, at_node_port(protocol, "LOCAL-")),
+        )
+        for protocol in PORTS
+    },
+    **{
+        f"the leaving of those who need it at a node port of {protocol}": (
+            (f"node port of {protocol}", "Cluster"),
+            (f"node port of {protocol}", "Local"),
+            (None, Kind.REAL_SERVER, vs_key(NODE, 30080, Protocol[protocol])),
+        )
+        for protocol in PORTS
+    },
+}
+OTHER = Svc("b", ("10.96.0.22",))
+
+
+@pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
+@pytest.mark.parametrize("name", REFUSALS)
+def test_k24_where_the_kernel_refuses_what_masquerades_who_needs_it_waits(name, host):
+    before, after, (verb, kind, key) = REFUSALS[name]
+    node, right = Node(host=(NODE, *host)), Node(host=(NODE, *host))
+    node.sync(cluster(OTHER, *(with_policy(FRONTENDS[kind], policy) for kind, policy in filter(None, (before,)))))
+    wanted = cluster(OTHER, with_policy(FRONTENDS[after[0]], after[1]))
+    right.sync(wanted)
+    node.fake.faults = {(each, kind, key): errno.ENOMEM for each in ([verb] if verb else Verb)}
+    witness = Witness(node.fake, {*map(addr, (NODE, *host))})
+    node.sync(wanted)
+    assert node.reconciler.figures.refused
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
+def test_k24_an_entry_of_the_node_that_tells_node_ports_is_waited_for_too():
+    """Without it their rules are not asked."""
+    node, right = Node(), Node(host=(NODE,))
+    wanted = cluster(OTHER, FRONTENDS["node port of TCP"])
+    right.sync(wanted)
+    node.sync(cluster(OTHER))
+    trace = SetEntry("KUBE-NODE-PORT-IPS", addr(NODE))
+    node.fake.faults = {(Verb.ADD, Kind.SUPPORT_ENTRY, trace): errno.ENOMEM}
+    witness = Witness(node.fake, {addr(NODE)})
+    node.has(NODE)
+    node.sync(wanted)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.reconciler.figures.refused == {Kind.SUPPORT_ENTRY: 1}
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
 
 
 @pytest.mark.parametrize("name", FRONTENDS)
