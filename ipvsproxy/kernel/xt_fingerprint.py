@@ -2,8 +2,9 @@
 
 For a fingerprint, a hundredth of what reading the rules costs, the table is fetched as the kernel gives it to every
 iptables program, and hashed without its counters: any change by anybody, to foreign rules too, makes another value;
-then the rules are read. For a glance, a small part of that again, the kernel is asked only how many entries there are,
-how large they all are and where the built-in chains begin.
+then the rules are read. For a glance, which is taken each second, the kernel is asked how many entries there are, how
+large they all are and where the built-in chains begin. That does not tell a rule that has changed its place, so of a
+small table, where it costs little, the first rule of each built-in chain is looked at too: ours, if none has passed it.
 Source: include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h.
 """
 
@@ -15,7 +16,7 @@ import hashlib
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from sys import byteorder
 from typing import Final, NamedTuple
@@ -28,10 +29,12 @@ _SO_GET_INFO: Final = 64
 _SO_GET_ENTRIES: Final = 65
 _NAME_BYTES = 32
 _INFO_BYTES = 84
-_INFO_SIZE_AT = 80
+_HOOKS_AT, _CHAINS_AT, _INFO_SIZE_AT = 32, 36, 80
+_SMALL_BYTES = 65_536  # some hundred rules; the kernel gives all or nothing
 _ENTRIES_AT = 40  # the table's name, its size, padding to eight bytes
 _COUNTER_BYTES = 16
 _NEXT = struct.Struct("=H")
+_HOOKS, _CHAINS = struct.Struct("=I"), struct.Struct("=5I")
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOPROTOOPT, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
 
 
@@ -50,7 +53,7 @@ def table_fingerprint(key: RuleTable) -> bytes:
     """The value of one table, empty where this kernel has no such table. Raises KernelError."""
     try:
         with _raw(key.family) as raw:
-            entries = _fetch(raw, key)
+            entries = _entries(raw, key, _info(raw, key))
     except OSError as error:
         if error.errno in _NO_TABLE:
             return b""
@@ -59,14 +62,20 @@ def table_fingerprint(key: RuleTable) -> bytes:
 
 
 def tables_glance(keys: Iterable[RuleTable]) -> bytes:
-    """What the kernel says of all these tables without their rules, nothing of those it lacks. Raises KernelError."""
+    """What the kernel says of all these tables, with the first rules of small ones; nothing of those it lacks.
+
+    Raises KernelError.
+    """
     return b"".join(map(_glance, sorted(keys)))
 
 
 def _glance(key: RuleTable) -> bytes:
     try:
         with _raw(key.family) as raw:
-            return bytes(_info(raw, key))
+            info = _info(raw, key)
+            if _size(info) > _SMALL_BYTES:
+                return bytes(info)
+            return bytes(info) + b"".join(first_rules(info, _entries(raw, key, info), LAYOUTS[key.family]))
     except OSError as error:
         if error.errno in _NO_TABLE:
             return b""
@@ -84,15 +93,28 @@ def _info(raw: socket.socket, key: RuleTable) -> bytearray:
     return info
 
 
-def _fetch(raw: socket.socket, key: RuleTable) -> bytearray:
-    level = LAYOUTS[key.family].level
-    info = _info(raw, key)
-    name = bytes(info[:_NAME_BYTES])
-    size = int.from_bytes(info[_INFO_SIZE_AT:], byteorder)
+def _size(info: bytearray) -> int:
+    return int.from_bytes(info[_INFO_SIZE_AT:], byteorder)
+
+
+def _entries(raw: socket.socket, key: RuleTable, info: bytearray) -> bytearray:
+    """The entries of a table of this struct ipt_getinfo. EAGAIN: it is of another size by now."""
+    size = _size(info)
     entries = bytearray(_ENTRIES_AT + size)
-    entries[: _NAME_BYTES + 4] = name + size.to_bytes(4, byteorder)
-    _get_option(raw, level, _SO_GET_ENTRIES, entries)
+    entries[: _NAME_BYTES + 4] = info[:_NAME_BYTES] + size.to_bytes(4, byteorder)
+    _get_option(raw, LAYOUTS[key.family].level, _SO_GET_ENTRIES, entries)
     return entries
+
+
+def first_rules(info: bytearray, entries: bytearray, layout: Layout) -> Iterator[bytearray]:
+    """The first entry of each built-in chain, its policy where it has no rule, without counters."""
+    (hooks,) = _HOOKS.unpack_from(info, _HOOKS_AT)
+    for hook, offset in enumerate(_CHAINS.unpack_from(info, _CHAINS_AT)):
+        if hooks & 1 << hook:
+            at = _ENTRIES_AT + offset
+            (step,) = _NEXT.unpack_from(entries, at + layout.next_at)
+            yield entries[at : at + layout.counters_at]
+            yield entries[at + layout.counters_at + _COUNTER_BYTES : at + step]
 
 
 def _get_option(raw: socket.socket, level: int, option: int, buffer: bytearray) -> None:

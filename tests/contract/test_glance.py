@@ -58,12 +58,21 @@ def flush(tools: Tools) -> None:
         tools.run(key, "-X")
 
 
+FOREIGN = ("PREROUTING", "-p", "udp", "-j", "ACCEPT")
+
+
+def move_up(tools: Tools) -> None:
+    """As a network plug-in does that wants to come first: the number of rules and their size are as they were."""
+    tools.run(NAT, "-D", *FOREIGN)
+    tools.run(NAT, "-I", *FOREIGN)
+
+
 LOSSES = {
     "everything is flushed": flush,
     "the nat table is flushed": lambda tools: tools.run(NAT, "-F"),
     "one chain is flushed": lambda tools: tools.run(RuleTable("filter", Family.IPV6), "-F", "KUBE-IPVS-FILTER"),
     "a jump goes": lambda tools: tools.run(NAT, "-D", "PREROUTING", "1"),
-    "a foreign rule comes before a jump": lambda tools: tools.run(NAT, "-I", "PREROUTING", "-p", "udp", "-j", "ACCEPT"),
+    "a foreign rule comes before a jump": lambda tools: tools.run(NAT, "-I", *FOREIGN),
 }
 
 
@@ -75,6 +84,16 @@ def test_k36_k43_what_another_program_does_to_our_rules_is_seen_by_one_glance_an
     foreign = "-A PREROUTING -p udp -j ACCEPT\n"  # stays, below ours
     assert {key: tools.saved_layer(key).replace(foreign, "") for key in OWN_CHAINS} == right
     assert sum(node.reconciler.tally.drift.values()) >= 1
+
+
+def test_k06_a_foreign_rule_that_is_moved_before_a_jump_is_seen_by_one_glance(node, tools):
+    tools.run(NAT, "-A", *FOREIGN)
+    node.reconciler.glance()
+    right = tools.saved(NAT)
+    move_up(tools)
+    assert tools.saved(NAT) != right
+    node.reconciler.glance()
+    assert tools.saved(NAT) == right
 
 
 def test_k43_after_ten_flushes_no_rule_stands_twice(node, tools):
