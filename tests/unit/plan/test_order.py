@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ipvsproxy.model.enums import Family
+from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import (
     Kind,
     ObjectId,
@@ -16,7 +16,16 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServerKey,
     empty_state,
 )
-from ipvsproxy.model.names import DUMMY_DEVICE
+from ipvsproxy.model.names import (
+    DUMMY_DEVICE,
+    SET_LOAD_BALANCER,
+    SET_LOAD_BALANCER_LOCAL,
+    SETS_LOAD_BALANCER_SOURCE,
+    SETS_NODE_PORT_SCTP,
+    SETS_NODE_PORT_TCP,
+    SETS_NODE_PORT_UDP,
+    set_name,
+)
 from ipvsproxy.modes.ipvs.sets import ACCEPT_SETS
 from ipvsproxy.plan.order import PHASE, must_be_gone, must_stand, ordered, still_guards
 from tests.builders import addr, blob, vs_key
@@ -181,9 +190,10 @@ SERVED = {
         ),
     ],
 )
-def test_k24_an_accept_entry_comes_before_new_real_servers_where_clients_are_accepted_already(applied, kinds):
+@pytest.mark.parametrize("verb", [pytest.param(Verb.ADD, id="new"), pytest.param(Verb.EDIT, id="with its weight back")])
+def test_k24_an_accept_entry_comes_before_a_real_server_where_clients_are_accepted_already(applied, kinds, verb):
     operations = [
-        Operation(Verb.ADD, Kind.REAL_SERVER, KEY, blob(("10.244.2.5", 80))),
+        Operation(verb, Kind.REAL_SERVER, KEY, blob(("10.244.2.5", 80))),
         Operation(Verb.ADD, Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", KEY.address, 6, 80)),
     ]
     assert [phase[0].kind for phase in ordered(operations, applied, bound)] == kinds
@@ -278,6 +288,43 @@ def test_k36_in_between_only_those_sources_are_let_in_that_are_before_and_after(
     operations = changed(comes, goes)
     found = [operation for phase in ordered(operations, applied, bound) for operation in phase]
     assert [operations.index(operation) for operation in found] == order
+
+
+VIPS = {Family.IPV4: addr("203.0.113.20"), Family.IPV6: addr("2001:db8:113::20")}
+each_family = pytest.mark.parametrize("family", Family)
+
+
+def entry_at(family: Family, base: str, *source: object) -> SetEntry:
+    return SetEntry(set_name(base, family), VIPS[family], 6, 80, *source)  # type: ignore[arg-type]
+
+
+@each_family
+@pytest.mark.parametrize("base", SETS_LOAD_BALANCER_SOURCE)
+def test_k36_in_each_family_sources_of_either_set_narrow_before_and_widen_after(family, base):
+    entry = entry_at(family, base, VIPS[family])
+    server = Operation(Verb.ADD, Kind.REAL_SERVER, VirtualServerKey(Protocol.TCP, VIPS[family], 80), NEW)
+    goes, comes = (Operation(verb, Kind.SUPPORT_ENTRY, entry) for verb in (Verb.DELETE, Verb.ADD))
+    guarded = {**empty_state(), Kind.GUARD_ENTRY: {entry_at(family, "KUBE-LOAD-BALANCER-FW"): True}}
+    assert list(ordered([server, goes], guarded, bound)) == [[goes], [server]]
+    assert list(ordered([comes, server], guarded, bound)) == [[server], [comes]]
+
+
+@each_family
+@pytest.mark.parametrize(
+    "every, local",
+    [
+        (SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL),
+        SETS_NODE_PORT_TCP,
+        SETS_NODE_PORT_UDP,
+        SETS_NODE_PORT_SCTP,
+    ],
+)
+def test_k24_in_each_family_exceptions_from_masquerading_end_before_and_begin_after(family, every, local):
+    server = Operation(Verb.ADD, Kind.REAL_SERVER, VirtualServerKey(Protocol.TCP, VIPS[family], 80), NEW)
+    goes, comes = (Operation(verb, Kind.SUPPORT_ENTRY, entry_at(family, local)) for verb in (Verb.DELETE, Verb.ADD))
+    stands = {**empty_state(), Kind.SUPPORT_ENTRY: {entry_at(family, every): True}}
+    assert list(ordered([server, goes], stands, bound)) == [[goes], [server]]
+    assert list(ordered([comes, server], stands, bound)) == [[server], [comes]]
 
 
 def test_k36_sources_go_after_the_guard_that_they_are_exceptions_from():

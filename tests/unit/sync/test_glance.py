@@ -80,9 +80,11 @@ class Inbox:
         return Signal.STOP if until > self._end else None
 
 
-def run(node: Node, *script: Step, until: float) -> None:
+def run(node: Node, *script: Step, until: float) -> Runner:
     periods = Periods(audit_s=1000, glance_s=GLANCE_S)
-    Runner(Inbox(node, script, until), node.tracker, node.reconciler, node.clock, periods).run()
+    runner = Runner(Inbox(node, script, until), node.tracker, node.reconciler, node.clock, periods)
+    runner.run()
+    return runner
 
 
 @every_loss
@@ -91,6 +93,18 @@ def test_k36_rules_that_somebody_flushes_are_back_within_the_documented_window(n
     right = copy.deepcopy(node.fake.state)
     run(node, (at, lambda: loss(node.fake.state)), until=at + WINDOW_S - 0.001)
     assert node.fake.state == right
+
+
+def test_k52_rules_that_cannot_be_put_right_at_a_glance_count_as_failing_before_anything_else_is_tried(node):
+    def lose() -> None:
+        node.fake.faults[Verb.ADD, Kind.RULES, NAT] = errno.EINVAL
+        flush_one_table(node.fake.state)
+
+    vitals = run(node, (10.5, lose), until=11.1).vitals  # it is tried again half a second later
+    assert {family: each.is_failing for family, each in vitals.families.items()} == {
+        Family.IPV4: True,
+        Family.IPV6: False,
+    }
 
 
 @every_loss
