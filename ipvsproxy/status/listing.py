@@ -81,7 +81,7 @@ def _entry(source: Source, server: ObservedVirtualServer, table: Table, endpoint
 
 
 def _version_line(version: int, conn_tab_size: int) -> str:
-    return f"IP Virtual Server version {dotted(version)} (size={conn_tab_size})"
+    return f"IP Virtual Server version {dotted(version)} (size={signed(conn_tab_size)})"
 
 
 def dotted(version: int) -> str:

@@ -7,6 +7,7 @@ import sys
 from ipvsproxy.model.addr import format_addr
 from ipvsproxy.model.enums import Family, VirtualServerFlags
 from ipvsproxy.model.observed import ObservedVirtualServer, full_netmask
+from ipvsproxy.status.figures import signed
 
 FORWARD_MASK = 0x07
 UNKNOWN_METHOD = "(null)"  # what C's printf makes of ipvsadm's missing word
@@ -36,7 +37,7 @@ def partial_mask(server: ObservedVirtualServer) -> str:
         return ""
     if server.family is Family.IPV4:
         return format_addr(server.netmask)
-    return str(int.from_bytes(server.netmask, sys.byteorder))
+    return str(signed(int.from_bytes(server.netmask, sys.byteorder)))
 
 
 def option(name: str, value: str) -> list[str]:

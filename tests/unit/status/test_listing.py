@@ -120,6 +120,16 @@ def test_an_ipv6_mask_is_a_prefix_length():
     assert list(save_lines([server])) == ["-A -t [fd00::10]:80 -s rr -p 60 -M 64"]
 
 
+def test_an_ipv6_mask_from_2_to_the_31st_on_is_negative_as_ipvsadm_prints_it():
+    server = _virtual_server("fd00::10", flags=1, timeout_s=60, netmask=struct.pack("=I", 2**32 - 1))
+    assert _listed(server) == ["TCP  [fd00::10]:80 rr persistent 60 mask -1"]
+    assert list(save_lines([server])) == ["-A -t [fd00::10]:80 -s rr -p 60 -M -1"]
+
+
+def test_a_connection_table_from_2_to_the_31st_on_is_negative_as_ipvsadm_prints_it():
+    assert next(_table_lines(IpvsTable(0x10201, 2**31))) == "IP Virtual Server version 1.2.1 (size=-2147483648)"
+
+
 @pytest.mark.parametrize("method", ForwardingMethod, ids=lambda method: method.name.lower())
 def test_the_forwarding_word_counts_in_its_low_three_bits_only(method):
     plain, marked = (_virtual_server("10.96.0.10", _real_server(conn_flags=raw)) for raw in (method, method | 0x2100))
