@@ -51,8 +51,8 @@ class _Layout(NamedTuple):
 def list_all(source: Source, info: tuple[int, int], table: Table, endpoint: Endpoint) -> Iterator[str]:
     """The whole table under its version line, `info` as in Source. Raises what `source` does."""
     layout = _LAYOUTS[table.columns]
-    servers = source.virtual_servers(with_statistics=layout.with_statistics)
     yield _version_line(*info)
+    servers = source.virtual_servers(with_statistics=layout.with_statistics)
     yield from layout.titles
     for server in sort_virtual_servers(servers) if table.is_sorted else servers:
         yield from _entry(source, server, table, endpoint)
