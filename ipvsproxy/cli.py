@@ -32,7 +32,7 @@ from ipvsproxy.config.types import LookOptions, PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.process import accept_signals, hold_reload, restart, take_over
-from ipvsproxy.stdout import discard_stdout, print_lines
+from ipvsproxy.stdout import discard_stdout, pass_bytes_on, print_lines
 
 _LIKE_DIFF = frozenset({"diff", "explain"})  # commands whose exit code is an answer: trouble has a code of its own
 
@@ -185,6 +185,7 @@ def _compare(command: Diff | Explain, programs: Programs) -> int:
 def _watch(command: Status | Top, programs: Programs) -> int:
     match command:
         case Status(arguments, as_ipvsadm):
+            pass_bytes_on()  # names and arguments may be in any encoding, and ipvsadm shows them as they are
             return (programs.ipvsadm if as_ipvsadm else programs.status)(arguments)
         case Top(arguments):
             return programs.top(arguments)

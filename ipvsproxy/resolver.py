@@ -1,7 +1,11 @@
-"""Names of hosts and services as this machine's C library knows them (nsswitch: files, DNS and so on)."""
+"""Names of hosts and services as this machine's C library knows them (nsswitch: files, DNS and so on).
+
+They are bytes in any encoding, and so they are kept: a byte that is not ASCII is a lone surrogate (PEP 383).
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 
 from ipvsproxy.model.addr import PackedAddr, format_addr
@@ -16,8 +20,10 @@ class SystemResolver:
     def host_name(self, address: PackedAddr) -> str | None:
         """The canonical name of an address."""
         try:
-            return socket.gethostbyaddr(format_addr(address))[0]
-        except (OSError, UnicodeError):
+            return _byte_by_byte(socket.gethostbyaddr(format_addr(address))[0].encode())
+        except UnicodeDecodeError as error:
+            return _byte_by_byte(error.object)
+        except OSError:
             return None
 
     def host_address(self, name: str) -> PackedAddr | None:
@@ -25,14 +31,17 @@ class SystemResolver:
         if name in _NO_HOST_NAMES:
             return None
         try:
-            return PackedAddr(socket.inet_aton(socket.gethostbyname(name)))
-        except (OSError, UnicodeError, ValueError):
+            # As bytes: of text Python would make what the DNS calls it, xn--…
+            return PackedAddr(socket.inet_aton(socket.gethostbyname(os.fsencode(name))))  # type: ignore[arg-type]
+        except (OSError, ValueError):
             return None
 
     def service_name(self, port: int, protocol: Protocol) -> str | None:
         """The service at a port."""
         try:
-            return socket.getservbyport(port, protocol.word)
+            return _byte_by_byte(socket.getservbyport(port, protocol.word).encode())
+        except UnicodeDecodeError as error:
+            return _byte_by_byte(error.object)
         except OSError:
             return None
 
@@ -42,3 +51,7 @@ class SystemResolver:
             return socket.getservbyname(name, protocol.word)
         except (OSError, ValueError):
             return None
+
+
+def _byte_by_byte(name: bytes) -> str:
+    return name.decode("ascii", "surrogateescape")

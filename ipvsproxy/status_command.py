@@ -132,7 +132,7 @@ def _view(words: Sequence[str], around: Surroundings) -> int:
 
 def _file_source(path: str, around: Surroundings) -> TableSource:
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise IpvsproxyError(f"{_FROM} {path}", f"cannot be read: {describe_errno(error.errno or 0)}") from error
     return TableSource(table_of(text, around.resolver))

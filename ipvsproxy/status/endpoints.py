@@ -25,7 +25,10 @@ _PROTOCOLS = {int(protocol): protocol for protocol in Protocol}
 
 
 class Resolver(Interface):
-    """What a system knows by name. Unknown names and numbers are None."""
+    """What a system knows by name. Unknown names and numbers are None.
+
+    Names that it gives have a character a byte (PEP 383), so that they are cut and filled up as a C program does it.
+    """
 
     def host_name(self, address: PackedAddr) -> str | None:
         """The canonical name of an address."""

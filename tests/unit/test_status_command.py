@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -165,3 +167,9 @@ def test_from_needs_a_file():
 def test_a_service_that_the_file_does_not_have_is_no_such_service(rules, capsys):
     assert status_command.run(["--from", str(rules), "-L", "-t", "10.96.0.9:1"], around(STATE)) == 1
     assert capsys.readouterr() == ("", "No such service\n")
+
+
+def test_words_that_are_no_text_are_told_as_the_bytes_they_are(rules):
+    command = [sys.executable, "-m", "ipvsproxy", "status", "--from", str(rules), "-L", b"lat\xfcn"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"unexpected argument lat\xfcn\n")

@@ -11,7 +11,7 @@ import pytest
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelFlags, TunnelType, VirtualServerFlags
 from ipvsproxy.model.observed import IpvsTable, ObservedRealServer, ObservedVirtualServer, full_netmask
-from ipvsproxy.status.endpoints import numeric
+from ipvsproxy.status.endpoints import by_name, numeric
 from ipvsproxy.status.listing import list_all
 from ipvsproxy.status.requests import Columns, Table
 from ipvsproxy.status.rules import save, save_lines
@@ -124,6 +124,38 @@ def test_an_ipv6_mask_from_2_to_the_31st_on_is_negative_as_ipvsadm_prints_it():
     server = _virtual_server("fd00::10", flags=1, timeout_s=60, netmask=struct.pack("=I", 2**32 - 1))
     assert _listed(server) == ["TCP  [fd00::10]:80 rr persistent 60 mask -1"]
     assert list(save_lines([server])) == ["-A -t [fd00::10]:80 -s rr -p 60 -M -1"]
+
+
+class _Bookshop:
+    """A resolver that knows each address by one name, as SystemResolver gives it."""
+
+    name = ("ü" * 40).encode().decode("ascii", "surrogateescape")
+
+    def host_name(self, _: PackedAddr) -> str:
+        return self.name
+
+    def host_address(self, _: str) -> None:
+        return None
+
+    def service_name(self, _: int, __: Protocol) -> None:
+        return None
+
+    def service_port(self, _: str, __: Protocol) -> None:
+        return None
+
+
+def test_names_are_cut_and_filled_up_by_bytes_as_c_does_it():
+    """As the real ipvsadm printed it of a name of 40 letters ü: 14 of them, or 29 and a half."""
+    server = _virtual_server("10.96.0.10", _real_server())
+    source = TableSource(IpvsTable(0x10201, 4096, (server,)))
+    lines = [*list_all(source, source.info(), Table(), by_name(_Bookshop()))][3:]
+    shown = "ü" * 14
+    assert [line.encode(errors="surrogateescape").decode() for line in lines] == [
+        f"TCP  {shown} rr",
+        f"  -> {shown} Masq    1      0          0         ",
+    ]
+    saved = next(save(source, by_name(_Bookshop())))
+    assert saved.encode(errors="surrogateescape") == b"-A -t " + ("ü" * 40).encode()[:59] + b" -s rr"
 
 
 def test_a_connection_table_from_2_to_the_31st_on_is_negative_as_ipvsadm_prints_it():
