@@ -31,6 +31,7 @@ from ipvsproxy.config.targets import Question
 from ipvsproxy.config.types import LookOptions, PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
+from ipvsproxy.model.printable import printable
 from ipvsproxy.process import accept_signals, hold_reload, restart, take_over
 from ipvsproxy.stdout import discard_stdout, pass_bytes_on, print_lines
 
@@ -204,4 +205,4 @@ def exit_code_of(error: IpvsproxyError) -> ExitCode:
 
 def _complain(error: IpvsproxyError) -> None:
     for line in str(error).splitlines():
-        print(f"Error: {line}", file=sys.stderr)  # noqa: T201  # before and beside logging
+        print(f"Error: {printable(line)}", file=sys.stderr)  # noqa: T201  # before and beside logging

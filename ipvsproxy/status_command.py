@@ -154,12 +154,13 @@ def _take_from(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """The file of --from, and the other words. Raises IpvsproxyError where the file is missing."""
     words = list(arguments)
     for at, word in enumerate(words):
-        if word == _FROM:
-            if at + 1 == len(words):
+        name, equals, path = word.partition("=")
+        if name == _FROM:
+            behind = at + 1 if equals else at + 2
+            path = path if equals else "".join(words[at + 1 : behind])
+            if not path:
                 raise IpvsproxyError(_FROM, "it needs the name of a file")
-            return words[at + 1], words[:at] + words[at + 2 :]
-        if word.startswith(f"{_FROM}="):
-            return word.removeprefix(f"{_FROM}="), words[:at] + words[at + 1 :]
+            return path, words[:at] + words[behind:]
     return None, words
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ipvsproxy.model.printable import printable
+
 _REASONS_SHOWN = 3
 _LONGEST = 300  # characters
 
@@ -37,5 +39,4 @@ def gather(subject: str, reasons: Sequence[str], hint: str = "", event: str = ""
 
 def one_line(text: str) -> str:
     """The text fit for a log line, whatever a manifest put into it: printable characters only, and not without end."""
-    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return shown if shown.isprintable() else "".join(char if char.isprintable() else "?" for char in shown)
+    return printable(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")

@@ -11,16 +11,17 @@ import ipaddress
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.model.addr import PackedAddr, family_of, format_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelType, VirtualServerFlags
 from ipvsproxy.model.observed import NO_STATISTICS, IpvsTable, ObservedRealServer, ObservedVirtualServer, Statistics
 from ipvsproxy.status.rows import UNKNOWN, RealRow, VirtualRow
+from ipvsproxy.status.words import KERNEL_NAME
 
 Schema: TypeAlias = dict[str, Any]
 Info: TypeAlias = tuple[int, int]  # the kernel's version word (0x010201), the size of its connection table
@@ -28,6 +29,14 @@ Info: TypeAlias = tuple[int, int]  # the kernel's version word (0x010201), the s
 API_VERSION: Final = "ipvsproxy.io/v1"
 KIND: Final = "IpvsStatus"
 PATH = Path(__file__).with_name("schema.json")
+
+# What the kernel can hold, and so all that a file may say.
+Word: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+Weight: TypeAlias = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+KernelName: TypeAlias = Annotated[str, Meta(pattern=f"^{KERNEL_NAME.pattern}$")]
+Version: TypeAlias = Annotated[str, Meta(pattern="^([0-9]{1,3}[.]){2}[0-9]{1,3}$")]
 
 _METHOD_MASK = 0x07
 _METHODS: dict[int, str] = {method.value: method.name.lower() for method in ForwardingMethod}
@@ -51,24 +60,24 @@ class _Part(msgspec.Struct, frozen=True, rename="camel"):
 class Counters(_Part, frozen=True):
     """What passed since the entry was made or zeroed, and the kernel's estimate of each a second."""
 
-    connections: int
-    packets_in: int
-    packets_out: int
-    bytes_in: int
-    bytes_out: int
-    connections_per_second: int
-    packets_in_per_second: int
-    packets_out_per_second: int
-    bytes_in_per_second: int
-    bytes_out_per_second: int
+    connections: Count
+    packets_in: Count
+    packets_out: Count
+    bytes_in: Count
+    bytes_out: Count
+    connections_per_second: Count
+    packets_in_per_second: Count
+    packets_out_per_second: Count
+    bytes_in_per_second: Count
+    bytes_out_per_second: Count
 
 
 class Tunnel(_Part, frozen=True):
     """How a tunnel wraps packets; `flags` are the kernel's (IP_VS_TUNNEL_ENCAP_FLAG_*)."""
 
     type: str
-    port: int
-    flags: int
+    port: Port
+    flags: Word
 
 
 class RealServerPart(_Part, frozen=True):
@@ -79,15 +88,15 @@ class RealServerPart(_Part, frozen=True):
     """
 
     address: str
-    port: int
-    weight: int
+    port: Port
+    weight: Weight
     forwarding: str
-    forwarding_bits: int
-    active_connections: int
-    inactive_connections: int
-    persistent_connections: int
-    upper_threshold: int
-    lower_threshold: int
+    forwarding_bits: Word
+    active_connections: Word
+    inactive_connections: Word
+    persistent_connections: Word
+    upper_threshold: Word
+    lower_threshold: Word
     tunnel: Tunnel | UnsetType = UNSET
     state: str | UnsetType = UNSET
     drain_seconds_left: float | UnsetType = UNSET
@@ -116,14 +125,14 @@ class VirtualServerPart(_Part, frozen=True):
     family: Literal["IPv4", "IPv6"]
     protocol: str
     address: str
-    port: int
-    firewall_mark: int
-    scheduler: str
+    port: Port
+    firewall_mark: Word
+    scheduler: KernelName
     flags: tuple[str, ...]
-    flag_bits: int
-    persistence_seconds: int
+    flag_bits: Word
+    persistence_seconds: Word
     persistence_mask: str
-    persistence_engine: str
+    persistence_engine: KernelName
     real_servers: tuple[RealServerPart, ...]
     service: ServicePart | UnsetType = UNSET
     ours: bool | UnsetType = UNSET
@@ -135,8 +144,8 @@ class Head(_Part, frozen=True):
 
     api_version: Literal["ipvsproxy.io/v1"]
     kind: Literal["IpvsStatus"]
-    ipvs_version: str
-    connection_table_size: int
+    ipvs_version: Version
+    connection_table_size: Word
 
 
 class Document(Head, frozen=True):
@@ -267,7 +276,7 @@ def read_table(text: str) -> IpvsTable:
         document = msgspec.json.decode(text, type=Document)
         major, minor, patch = (int(number) for number in document.ipvs_version.split("."))
         servers = tuple(map(_observed, document.virtual_servers))
-    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise IpvsproxyError("cannot understand the file", str(error), "Give what `status -o json` wrote") from error
     return IpvsTable(major << 16 | minor << 8 | patch, document.connection_table_size, servers)
 

@@ -66,7 +66,7 @@ def parse(words: Sequence[str]) -> ViewOptions | str:
         totals=given.stats,
         rates=given.rate,
         selection=selection,
-        read_from=given.read_from,
+        read_from=given.read_from or "",
         manifests=given.manifests,
         kubeconfig=given.kubeconfig,
         from_cluster=given.from_cluster or bool(given.kubeconfig),
@@ -88,13 +88,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     which = parser.add_argument_group("Which servers")
     which.add_argument("-N", "--namespace", default="", metavar="NS", help="of Services of this namespace")
-    which.add_argument("--service", default="", metavar="NS/NAME[:PORT]", help="of this Service; PORT: name or number")
+    which.add_argument("--service", metavar="NS/NAME[:PORT]", help="of this Service; PORT: name or number")
     which.add_argument("--address", action="append", default=[], type=_network, metavar="IP|CIDR", help="at, or to, it")
     which.add_argument("--draining", action="store_true", help="real servers that get no new connections")
     which.add_argument("--empty", action="store_true", help="virtual servers without a real server that gets some")
     which.add_argument("--not-ours", action="store_true", help="virtual servers that no Service wants")
     where = parser.add_argument_group("Where from (default: the kernel, and names of the running daemon)")
-    where.add_argument("--from", dest="read_from", default="", metavar="FILE", help="-o json or ipvsadm -S -n wrote it")
+    where.add_argument("--from", dest="read_from", type=_file, metavar="FILE", help="-o json or ipvsadm -S -n wrote it")
     where.add_argument("--manifests", default="", metavar="DIR", help="names from a folder")
     where.add_argument("--from-cluster", action="store_true", help="names from the API server")
     where.add_argument("--kubeconfig", default="", metavar="FILE", help="the same, by this kubeconfig")
@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _selection(given: Any) -> Selection:  # noqa: ANN401  # argparse's namespace
     return Selection(
         namespace=given.namespace,
-        service=_service(given.service, given.namespace) if given.service else None,
+        service=_service(given.service, given.namespace) if given.service is not None else None,
         frontend=_frontend(given),
         networks=tuple(given.address),
         draining=given.draining,
@@ -159,6 +159,13 @@ def _network(text: str) -> Cidr:
     if network is None:
         raise argparse.ArgumentTypeError(f"{quoted(text)} is neither an IP address nor a CIDR")
     return network
+
+
+def _file(text: str) -> str:
+    """Not the empty word that a script's unset variable leaves: it would mean the kernel."""
+    if not text:
+        raise argparse.ArgumentTypeError("it needs the name of a file")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -23,12 +23,12 @@ from ipvsproxy.model.observed import (
     ServiceName,
     full_netmask,
 )
-from ipvsproxy.status import selectors
+from ipvsproxy.status import option_values, selectors
 from ipvsproxy.status.endpoints import Resolver
-from ipvsproxy.status.figures import unsigned
+from ipvsproxy.status.figures import signed, unsigned
 from ipvsproxy.status.option_words import OptionWords, Refused, Token
 from ipvsproxy.status.source import mark_name
-from ipvsproxy.status.words import FLAG_BITS
+from ipvsproxy.status.words import FLAG_BITS, KERNEL_NAME
 
 VERSION: Final = 0x010201
 CONN_TAB_SIZE: Final = 4096  # CONFIG_IP_VS_TAB_BITS=12
@@ -40,6 +40,9 @@ _METHODS = {"m": ForwardingMethod.MASQ, "i": ForwardingMethod.TUNNEL, "g": Forwa
 _TUNNELS = {"ipip": TunnelType.IPIP, "gue": TunnelType.GUE, "gre": TunnelType.GRE}
 _CHECKSUMS = {"tun-csum": TunnelFlags.CHECKSUM, "tun-remcsum": TunnelFlags.REMOTE_CHECKSUM}
 
+_PORTS = range(1 << 16)
+_NUMBERS = range(-(1 << 31), 1 << 32)  # 32 bits as ipvsadm writes them, some of them with a sign
+
 _Given = Mapping[str, Token]
 
 
@@ -47,10 +50,10 @@ def read_rules(text: str, resolver: Resolver) -> IpvsTable:
     """The table, in the file's order; `resolver` for rules with names. Raises IpvsproxyError, naming the line."""
     reader = _Reader(resolver)
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
+        words = [word for word in line.split() if word != "ipvsadm"]
         if words and not words[0].startswith("#"):
             try:
-                reader.take([word for word in words if word != "ipvsadm"])
+                reader.take(words)
             except (Refused, ValueError) as error:
                 hint = "Give what `ipvsadm -S -n` wrote"
                 raise IpvsproxyError(f"cannot understand line {number}", str(error), hint) from error
@@ -67,7 +70,7 @@ class _Reader:
         """One rule. Raises Refused, ValueError."""
         if words[-1] == "-b":  # the flags of sh or mh that have no name
             words.append("")
-        given = {token.option.meaning: token for token in OptionWords(words)}
+        given = _given(words)
         name = self._name(given)
         if "add-service" in given:
             self._servers[name] = _virtual_server(name, given, self._resolver)
@@ -91,11 +94,13 @@ class _Reader:
         selector = given.get("service-address")
         if selector is None:
             raise ValueError("it names no virtual server")
-        text = selector.value or ""
         if selector.option.short == "f":
-            return mark_name(unsigned(int(text)), Family.IPV6 if "ipv6" in given else Family.IPV4)
+            mark = unsigned(_number(given, "service-address"))
+            if not mark:
+                raise ValueError("0 is no firewall mark")
+            return mark_name(mark, Family.IPV6 if "ipv6" in given else Family.IPV4)
         protocol = _PROTOCOLS[selector.option.long]
-        address, port = self._address(text, protocol)
+        address, port = self._address(selector.value or "", protocol)
         return ServiceName(family_of(address), protocol, address, port)
 
     def _real_server(self, name: ServiceName, given: _Given) -> ObservedRealServer:
@@ -105,11 +110,11 @@ class _Reader:
             address,
             port,
             conn_flags=_METHODS[forward.option.short] if forward else ForwardingMethod.ROUTE,
-            weight=int(_text(given, "weight", "1")),
-            upper_threshold=int(_text(given, "u-threshold", "0")),
-            lower_threshold=int(_text(given, "l-threshold", "0")),
-            tun_type=_TUNNELS.get(_text(given, "tun-type", "ipip"), TunnelType.IPIP),
-            tun_port=int(_text(given, "tun-port", "0")),
+            weight=signed(_number(given, "weight", "1")),
+            upper_threshold=unsigned(_number(given, "u-threshold")),
+            lower_threshold=unsigned(_number(given, "l-threshold")),
+            tun_type=_TUNNELS[_text(given, "tun-type", "ipip")],
+            tun_port=_number(given, "tun-port", allowed=_PORTS),
             tun_flags=sum(bit for option, bit in _CHECKSUMS.items() if option in given),
         )
 
@@ -127,11 +132,11 @@ def _virtual_server(name: ServiceName, given: _Given, resolver: Resolver) -> Obs
         address=name.address,
         port=name.port,
         fwmark=name.fwmark,
-        scheduler=_text(given, "scheduler", _SCHEDULER),
+        scheduler=_word(given, "scheduler", _SCHEDULER),
         flags=_flags(given),
-        timeout_s=int(_text(given, "persistent", _PERSISTENCE_S)) if "persistent" in given else 0,
-        netmask=_netmask(name.family, _text(given, "netmask", ""), resolver),
-        pe_name=_text(given, "pe", ""),
+        timeout_s=unsigned(_number(given, "persistent", _PERSISTENCE_S)) if "persistent" in given else 0,
+        netmask=_netmask(name.family, given, resolver),
+        pe_name=_word(given, "pe", ""),
     )
 
 
@@ -143,19 +148,53 @@ def _flags(given: _Given) -> int:
         flags |= VirtualServerFlags.ONE_PACKET
     if "sched-flags" not in given:
         return flags
-    named = [FLAG_BITS[name][0] for name in _text(given, "sched-flags", "").split(",") if name in FLAG_BITS]
+    text = _text(given, "sched-flags", "")
+    option_values.check_scheduler_flags(text, _text(given, "scheduler", _SCHEDULER))
+    named = [FLAG_BITS[name][0] for name in filter(None, text.split(","))]
     return flags | (sum(named) or int(VirtualServerFlags.SCHEDULER_3))
 
 
-def _netmask(family: Family, text: str, resolver: Resolver) -> bytes:
-    if not text:
+def _netmask(family: Family, given: _Given, resolver: Resolver) -> bytes:
+    if "netmask" not in given:
         return full_netmask(family)
     if family is Family.IPV6:
-        return int(text).to_bytes(4, sys.byteorder)
+        return unsigned(_number(given, "netmask")).to_bytes(4, sys.byteorder)
+    text = _text(given, "netmask", "")
     mask = selectors.ipv4_address(text, resolver)
     if mask is None:
         raise ValueError(f"{text!r} is no netmask")
     return mask
+
+
+def _given(words: list[str]) -> _Given:
+    """The options of a rule by their meaning. Raises Refused, ValueError for what -R would refuse as well."""
+    options = OptionWords(words)
+    given: dict[str, Token] = {}
+    for token in options:
+        if token.option.meaning in given:
+            raise ValueError(f"multiple '{token.option.meaning}' options")
+        if token.option.meaning == "tun-type":
+            option_values.check("tun-type", token.value or "")
+        given[token.option.meaning] = token
+    if options.left_over:
+        raise ValueError(f"unexpected argument {options.left_over[0]!r}")
+    return given
+
+
+def _number(given: _Given, name: str, default: str = "0", allowed: range = _NUMBERS) -> int:
+    text = _text(given, name, default)
+    found = selectors.number(text, allowed)
+    if found is None:
+        raise ValueError(f"{text!r} is no {name}")
+    return found
+
+
+def _word(given: _Given, name: str, default: str) -> str:
+    """The name of a part of the kernel."""
+    text = _text(given, name, default)
+    if not KERNEL_NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no {name}")
+    return text
 
 
 def _text(given: _Given, name: str, default: str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ipvsproxy.model.addr import format_endpoint
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
 from ipvsproxy.model.observed import Statistics
+from ipvsproxy.model.printable import printable
 from ipvsproxy.status.rows import DRAINING, RealRow, VirtualRow
 
 _LOOKED_AT = 1000  # lines that decide about widths
@@ -73,9 +74,9 @@ def table_text(rows: Iterable[VirtualRow], columns: Columns, *, in_colour: bool 
 
 def _lines(rows: Iterable[VirtualRow], shown: Sequence[_Column]) -> Iterator[_Line]:
     for row in rows:
-        yield _Line(tuple(_clean(column.of_virtual(row)) for column in shown), _paint_of(row))
+        yield _Line(tuple(printable(column.of_virtual(row)) for column in shown), _paint_of(row))
         for real in row.real_rows:
-            yield _Line(tuple(_clean(column.of_real(real)) for column in shown), _paint_of_real(real, row))
+            yield _Line(tuple(printable(column.of_real(real)) for column in shown), _paint_of_real(real, row))
 
 
 def _text(cells: Sequence[str], widths: Sequence[int], are_numbers: Sequence[bool]) -> str:
@@ -84,11 +85,6 @@ def _text(cells: Sequence[str], widths: Sequence[int], are_numbers: Sequence[boo
         for cell, width, is_number in zip(cells, widths, are_numbers, strict=True)
     )
     return _GAP.join(padded).rstrip()
-
-
-def _clean(cell: str) -> str:
-    """No terminal does anything else for it than show it: names may come from a file of anybody's."""
-    return cell if cell.isprintable() else "".join(c if c.isprintable() else "?" for c in cell)
 
 
 def _paint_of(row: VirtualRow) -> Paint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from ipvsproxy.model.addr import format_addr
@@ -11,6 +12,8 @@ from ipvsproxy.status.figures import signed
 
 FORWARD_MASK = 0x07
 UNKNOWN_METHOD = "(null)"  # what C's printf makes of ipvsadm's missing word
+
+KERNEL_NAME = re.compile(r"[!-~]{0,15}")  # of a scheduler or an engine: IP_VS_SCHEDNAME_MAXLEN, IP_VS_PENAME_MAXLEN
 
 _SCHEDULER_BITS = (VirtualServerFlags.SCHEDULER_1, VirtualServerFlags.SCHEDULER_2, VirtualServerFlags.SCHEDULER_3)
 ANY_SCHEDULER_BIT = int(_SCHEDULER_BITS[0] | _SCHEDULER_BITS[1] | _SCHEDULER_BITS[2])

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipvsproxy import status_command
+from ipvsproxy import cli, status_command
 from ipvsproxy.errors import IpvsproxyError
 from tests.unit.status.fixture_cases import DATA, around
 
@@ -159,9 +159,16 @@ def test_a_file_that_writes_is_refused_too(rules, capsys):
     assert capsys.readouterr().err.startswith("flush: ")
 
 
-def test_from_needs_a_file():
+@pytest.mark.parametrize("words", [["-Ln", "--from"], ["-Ln", "--from="], ["--from", "", "-Ln"]])
+def test_from_needs_a_file(words):
     with pytest.raises(IpvsproxyError, match="it needs the name of a file"):
-        status_command.run(["-Ln", "--from"], around(STATE))
+        status_command.run(words, around(STATE))
+
+
+def test_what_a_file_says_cannot_command_the_terminal(rules, capsys):
+    rules.write_text("-A --\x1b[31m")
+    assert cli.run(["status", "--from", str(rules)], cli.Programs()) == 1
+    assert "--?[31m: unknown option" in capsys.readouterr().err
 
 
 def test_a_service_that_the_file_does_not_have_is_no_such_service(rules, capsys):

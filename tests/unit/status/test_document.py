@@ -128,6 +128,8 @@ def test_the_text_is_laid_out_as_json_usually_is(table):
     "field,value",
     [
         pytest.param("ipvsVersion", "one", id="a version that is none"),
+        pytest.param("ipvsVersion", "1.2.-1", id="a version below 0"),
+        pytest.param("connectionTableSize", -1, id="a size below 0"),
         pytest.param("kind", "List", id="another kind"),
         pytest.param("apiVersion", "ipvsproxy.io/v9", id="a later format"),
         pytest.param("virtualServers", None, id="no servers"),
@@ -146,6 +148,11 @@ def test_what_is_no_such_document_is_refused(field, value):
         pytest.param("address", "fd00::1", id="another family's address"),
         pytest.param("protocol", "TCPP", id="no protocol"),
         pytest.param("persistenceMask", "255", id="no mask"),
+        pytest.param("port", 65536, id="a port that there is not"),
+        pytest.param("port", -1, id="a port below 0"),
+        pytest.param("firewallMark", 2**32, id="a mark of more than 32 bits"),
+        pytest.param("scheduler", "\x1b[31mrr", id="a terminal's command for a name"),
+        pytest.param("persistenceEngine", "x" * 16, id="a name too long for the kernel"),
     ],
 )
 def test_a_server_that_makes_no_sense_is_refused(field, value):
@@ -153,6 +160,11 @@ def test_a_server_that_makes_no_sense_is_refused(field, value):
     written["virtualServers"][0][field] = value
     with pytest.raises(IpvsproxyError, match="cannot understand the file"):
         document.read_table(json.dumps(written))
+
+
+def test_a_document_nested_without_end_is_refused():
+    with pytest.raises(IpvsproxyError, match="cannot understand the file"):
+        document.read_table('{"a":' * 100_000)
 
 
 def test_fields_of_later_versions_are_passed_over():

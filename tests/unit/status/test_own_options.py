@@ -97,6 +97,8 @@ def test_an_address_is_a_network_of_one():
         pytest.param("-o xml", "invalid choice: 'xml' (choose from", id="a format that there is not"),
         pytest.param("--watch=0", "no number of seconds above 0", id="no time at all"),
         pytest.param("--watch=nan", "no number of seconds above 0", id="no number"),
+        pytest.param("--from=", "it needs the name of a file", id="no file, which a script's unset variable may leave"),
+        pytest.param("--service=", "is not NAMESPACE/NAME[:PORT]", id="no Service, likewise"),
         pytest.param("--service web", "is not NAMESPACE/NAME[:PORT]", id="a Service without its namespace"),
         pytest.param("--service a/b/c", "is not NAMESPACE/NAME[:PORT]", id="too many parts"),
         pytest.param("--address web", "is neither an IP address nor a CIDR", id="no address"),

@@ -37,7 +37,7 @@ def test_all_states_that_list_are_read():
 
 
 def test_comments_empty_lines_and_the_word_ipvsadm_do_not_count():
-    text = "# from n1\n\nipvsadm -A -u 10.96.0.10:53 -s rr\n  \n"
+    text = "# from n1\n\nipvsadm\nipvsadm -A -u 10.96.0.10:53 -s rr\n  \n"
     (server,) = read_rules(text, NAMES).virtual_servers
     assert (server.port, server.scheduler) == (53, "rr")
 
@@ -55,6 +55,12 @@ def test_a_mark_that_was_written_as_a_negative_number_is_the_mark_it_was():
     assert len(server.address) == 16
 
 
+def test_numbers_that_were_written_with_a_sign_are_what_the_kernel_told():
+    text = "-A -t [::1]:80 -s rr -p 60 -M -1\n-a -t [::1]:80 -r [::2]:80 -m -w -2\n"
+    (server,) = read_rules(text, NAMES).virtual_servers
+    assert (server.netmask, server.real_servers[0].weight) == (b"\xff" * 4, -2)
+
+
 def test_flags_without_a_name_are_the_third_bit():
     (server,) = read_rules("-A -t 10.96.0.10:53 -s sh -b \n", NAMES).virtual_servers
     assert server.flags & VirtualServerFlags.SCHEDULER_3
@@ -67,11 +73,22 @@ def test_flags_without_a_name_are_the_third_bit():
         pytest.param("\n-a -t 10.0.0.1:80 -r 10.0.0.2:80", "line 2: no line above adds", id="a server of none"),
         pytest.param("-A -t 10.0.0.1:99999", "line 1: '10.0.0.1:99999' is no address and port", id="no address"),
         pytest.param("-A -t 10.0.0.1:80 --bogus", "line 1: --bogus: unknown option", id="no option"),
-        pytest.param("-A -t 10.0.0.1:80 -p x", "line 1: invalid literal for int", id="no number"),
+        pytest.param("-A -t 10.0.0.1:80 -p x", "line 1: 'x' is no persistent", id="no number"),
+        pytest.param("-A -t 10.0.0.1:80 -p \uff15", "line 1: '\uff15' is no persistent", id="a digit of others"),
+        pytest.param("-A -t [::1]:80 -p -M 4294967296", "line 1: '4294967296' is no netmask", id="more than 32 bits"),
+        pytest.param("-A -f 0", "line 1: 0 is no firewall mark", id="no mark"),
+        pytest.param("-A -t 10.0.0.1:80 -s \x1b[31m", "line 1: '\\x1b[31m' is no scheduler", id="a terminal's command"),
+        pytest.param("-A -t 10.0.0.1:80 -b zzz", "line 1: invalid scheduler flag", id="no flag"),
+        pytest.param("-A -t 10.0.0.1:80 rr", "line 1: unexpected argument 'rr'", id="a word too many"),
+        pytest.param("-A -t 10.0.0.1:80 -t 10.0.0.2:80", "line 1: multiple 'service-address'", id="one too many"),
+        pytest.param(
+            "-A -t 10.0.0.1:80\n-a -t 10.0.0.1:80 -r 10.0.0.2:80 -i --tun-type vxlan", "line 2: illegal tunnel type",
+            id="no tunnel",
+        ),
         pytest.param("-C -t 10.0.0.1:80", "line 1: a rule begins with -A or -a", id="no rule"),
-        pytest.param("{}", "line 1: it names no virtual server", id="something else"),
+        pytest.param("{}", "line 1: unexpected argument '{}'", id="something else"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_rule_is_told_with_its_line(text, why):
     with pytest.raises(IpvsproxyError) as refused:
         read_rules(text, NAMES)
