@@ -76,7 +76,7 @@ def table(rows: Sequence[Row], order: Order) -> Table:
         made.add_column(Text(title, style), justify="right", no_wrap=True, min_width=_NUMBER_WIDTH)
     made.add_column("", no_wrap=True, min_width=8)
     for row in rows:
-        made.add_row(row.name, *cells(row), _state(row))
+        made.add_row(Text(row.name), *cells(row), _state(row))  # of a str rich would take [fd00::1] for markup
     return made
 
 

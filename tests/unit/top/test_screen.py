@@ -46,6 +46,13 @@ def test_at_80_columns_ipv4_names_and_all_keys_are_whole():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["[fd00::20]:443/TCP", "[::1]:80/TCP", "[bold]:80/TCP"])
+def test_an_address_in_brackets_is_shown_whole(name):
+    assert any(
+        line.startswith(f"{name} ") for line in drawn(Figures((Row(name, 1, 1),), Row("", 1, 1), 0)).splitlines()
+    )
+
+
 def test_what_serves_nobody_and_what_drains_is_said_in_words():
     lines = {line.split()[0]: line.split()[-1] for line in drawn().splitlines() if line[:1].isdigit()}
     assert (lines["192.0.2.11:30080/TCP"], lines["10.102.199.132:80/TCP"]) == ("empty", "drain")
