@@ -94,7 +94,8 @@ def follow(options: TopOptions, look: Look, terminal: Screen, clock: Clock) -> N
     order, is_reversed = options.order, False
     before, now = None, look()
     while True:
-        terminal.draw(screen(figures(now, before), View(order, is_reversed, terminal.lines)))
+        columns, lines = terminal.size
+        terminal.draw(screen(figures(now, before), View(order, is_reversed, lines, columns)))
         key = terminal.wait(max(0.0, now.at + interval_s - clock.monotonic()))
         if key in _QUIT:
             return

@@ -1,5 +1,7 @@
 """Figures as what rich draws: three lines, a table of as many rows as fit, a line of keys. It fits 80 columns.
 
+In a smaller terminal the names stay: the lines above the table go, and columns of figures from the right.
+
 Colours mean something that the words say too; rich leaves them out without a terminal, and where NO_COLOR is set.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,9 +17,11 @@ from rich.text import Text
 
 from ipvsproxy.top.figures import Figures, Order, Row, in_order
 
-_HEAD_LINES = 4  # with the blank one
+_LINES_FOR_A_HEAD = 10  # with fewer the rows have its place
 _TABLE_HEAD_LINES = 1
 _FOOT_LINES = 1
+_NAME_WIDTH = 22  # of IPv4 address, port and protocol
+_STATE_WIDTH = 8
 _UNITS = ("", "k", "M", "G", "T", "P")
 _STEP = 1000.0
 _NUMBER_WIDTH = 5
@@ -32,19 +37,21 @@ _SORTED_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How it is shown: what rows are sorted by, and how many lines the terminal has."""
+    """How it is shown: what rows are sorted by, and how large the terminal is."""
 
     order: Order
     is_reversed: bool
     lines: int
+    columns: int
 
 
 def screen(figures: Figures, view: View) -> RenderableType:
     """A whole screen."""
-    room = max(view.lines - _HEAD_LINES - _TABLE_HEAD_LINES - _FOOT_LINES, 0)
+    head = [*heading(figures), Text("")] if view.lines >= _LINES_FOR_A_HEAD else []
+    room = max(view.lines - len(head) - _TABLE_HEAD_LINES - _FOOT_LINES, 0)
     rows = in_order(figures.rows, view.order, reverse=view.is_reversed)[:room]
     padding = [Text("")] * (room - len(rows))
-    return Group(*heading(figures), Text(""), table(rows, view.order), *padding, _keys(view))
+    return Group(*head, table(rows, view), *padding, _keys(view))
 
 
 def heading(figures: Figures) -> list[Text]:
@@ -67,17 +74,26 @@ def heading(figures: Figures) -> list[Text]:
     ]
 
 
-def table(rows: Sequence[Row], order: Order) -> Table:
+def table(rows: Sequence[Row], view: View) -> Table:
     """A line for each row; the column that they are sorted by is underlined."""
+    shown = _fitting(view.columns - _NAME_WIDTH - _STATE_WIDTH)
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="bold")
     made.add_column("virtual server", no_wrap=True, overflow="ellipsis", ratio=1)
-    for title in COLUMNS:
-        style = "bold underline" if _SORTED_COLUMNS.get(order) == title else "bold"
+    for title in COLUMNS[:shown]:
+        style = "bold underline" if _SORTED_COLUMNS.get(view.order) == title else "bold"
         made.add_column(Text(title, style), justify="right", no_wrap=True, min_width=_NUMBER_WIDTH)
-    made.add_column("", no_wrap=True, min_width=8)
+    made.add_column("", no_wrap=True, min_width=_STATE_WIDTH)
     for row in rows:
-        made.add_row(Text(row.name), *cells(row), _state(row))  # of a str rich would take [fd00::1] for markup
+        made.add_row(
+            Text(row.name), *islice(cells(row), shown), _state(row)
+        )  # of a str rich would take [fd00::1] for markup
     return made
+
+
+def _fitting(room: int) -> int:
+    """How many columns of figures fit into so much room."""
+    ends = accumulate(max(len(title), _NUMBER_WIDTH) + 1 for title in COLUMNS)
+    return sum(end < room for end in ends)  # a blank parts them from the name
 
 
 def cells(row: Row) -> Iterable[str]:

@@ -21,8 +21,8 @@ class Screen(Protocol):
     """What is drawn on, and where keys come from."""
 
     @property
-    def lines(self) -> int:
-        """How many it has now."""
+    def size(self) -> tuple[int, int]:
+        """How many columns and lines it has now."""
 
     def draw(self, screen: RenderableType) -> None:
         """Show this instead of what is there."""
@@ -69,9 +69,9 @@ class Terminal:
         self._keyboard = keyboard
 
     @property
-    def lines(self) -> int:
-        """How many it has now: somebody may pull at its window."""
-        return self._live.console.height
+    def size(self) -> tuple[int, int]:
+        """How many columns and lines it has now: somebody may pull at its window."""
+        return self._live.console.size
 
     def draw(self, screen: RenderableType) -> None:
         """Show this instead of what is there."""

@@ -58,7 +58,7 @@ def explain() -> str:
 def top() -> str:
     """A quiet node, on a terminal of 80 columns."""
     out = io.StringIO()
-    drawn = screen(FIGURES, View(Order.CONNECTIONS, is_reversed=False, lines=_TOP_LINES))
+    drawn = screen(FIGURES, View(Order.CONNECTIONS, is_reversed=False, lines=_TOP_LINES, columns=80))
     Console(file=out, width=80, height=_TOP_LINES).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 

@@ -32,7 +32,7 @@ class ScriptedTerminal:
         self.clock = clock
         self.keys = list(keys)
         self.drawn: list[object] = []
-        self.lines = 24
+        self.size = (80, 24)
 
     def draw(self, screen: object) -> None:
         self.drawn.append(screen)

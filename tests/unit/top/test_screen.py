@@ -16,18 +16,19 @@ from tests.top_figures import FIGURES
 def drawn(figures=FIGURES, order=Order.CONNECTIONS, lines=24, columns=80, **console):
     out = io.StringIO()
     Console(file=out, width=columns, height=lines, **console).print(
-        screen(figures, View(order, is_reversed=False, lines=lines)), end=""
+        screen(figures, View(order, is_reversed=False, lines=lines, columns=columns)), end=""
     )
     return out.getvalue()
 
 
-@pytest.mark.parametrize("lines", [5, 6, 10, 24, 60])
-@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("lines", [3, 5, 9, 10, 24, 60])
+@pytest.mark.parametrize("columns", [20, 40, 79, 80, 200])
 def test_it_fits_the_terminal(lines, columns):
     rows = tuple(Row(f"10.96.0.{n}:80/TCP", 12, 12, 0, 99999, 99999, 1e9, 1e9, 1e12, 1e12) for n in range(100))
     shown = drawn(Figures(rows, rows[0], 0, TableUsage(262144, 262144), 1e6, 1e6), lines=lines, columns=columns)
-    assert len(shown.splitlines()) <= max(lines, 6)
+    assert len(shown.splitlines()) == lines
     assert max(map(len, shown.splitlines())) <= columns
+    assert sum(line.startswith("10.96.") for line in shown.splitlines()) == lines - (2 if lines < 10 else 6)
 
 
 def test_as_many_rows_are_shown_as_fit_and_the_keys_stand_in_the_last_line():
