@@ -132,7 +132,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
         gateways = GatewayMonitor(inbox.put)
         _start(config, kernel, reconciler, source, name)
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
-        status = status_server(inbox.put, SystemClock(), name)
+        status = status_server(inbox.put, lambda: runner.figures, SystemClock(), name)
         workers = (
             *source.workers,
             *_config_workers(config, follower, inbox),

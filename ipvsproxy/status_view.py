@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from ipvsproxy import names_source
-from ipvsproxy.cluster.known import Known
 from ipvsproxy.config.command_line import ExitCode
 from ipvsproxy.errors import ConfigError
+from ipvsproxy.names_source import names_reader
 from ipvsproxy.status import document
 from ipvsproxy.status.names import Names
 from ipvsproxy.status.own_options import View, ViewOptions, parse
@@ -53,7 +52,7 @@ def _show(options: ViewOptions, wait: Callable[[float], None], source: Source) -
     """Once, or until somebody has seen enough. Real servers are asked for as their lines are written."""
     real_servers = partial(source.real_servers, with_statistics=True)
     wanted = partial(is_wanted, selection=options.selection)
-    read_names = _names_reader(options)
+    read_names = names_reader(options.names_from) if options.with_names else lambda: None
     while True:
         servers = source.virtual_servers(with_statistics=True)
         known = read_names()
@@ -93,15 +92,3 @@ def _again(lines: Iterator[str], *, is_terminal: bool) -> Iterator[str]:
 def wants_colour(environ: Mapping[str, str]) -> bool:
     """Whether whoever runs this wants colours on a terminal. Source: https://no-color.org."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-
-
-def _names_reader(options: ViewOptions) -> Callable[[], Known | None]:
-    """Folder and daemon are asked each time; the API server, for whom all Services are work, once."""
-    if not options.with_names:
-        return lambda: None
-    if options.manifests:
-        return lambda: names_source.names_of_folder(options.manifests)
-    if options.from_cluster:
-        known = names_source.names_of_cluster(options.kubeconfig)
-        return lambda: known
-    return names_source.names_of_daemon

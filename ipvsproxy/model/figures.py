@@ -80,6 +80,13 @@ class Figures(msgspec.Struct, frozen=True):
     rejected: int = 0
 
 
+class Undone(msgspec.Struct, frozen=True):
+    """How many objects the kernel refuses, and how many wait for one of those: what is asked for and not in force."""
+
+    refused: int = 0
+    waiting: int = 0
+
+
 class Asked(msgspec.Struct, frozen=True):
     """What the cluster has asked for. `at`: when something last was (Unix seconds), None before the first time."""
 

@@ -16,6 +16,7 @@ from typing import Final
 
 FOLDER: Final = "/run/ipvsproxy"
 KNOWN: Final = "/known"  # the page with what cluster/known.py writes
+UNDONE: Final = "/undone"  # the page with model/figures.py's Undone
 
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"  # a thread may be in another one than its process
 _MODE = 0o600

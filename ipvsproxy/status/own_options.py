@@ -12,6 +12,7 @@ from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import Cidr, PackedAddr, parse_addr, parse_cidr
 from ipvsproxy.model.enums import Protocol
+from ipvsproxy.status.names_options import NamesFrom, add_names_options, names_from
 from ipvsproxy.status.select import Frontend, Selection, WantedService
 
 _MAX_PORT = 0xFFFF
@@ -30,7 +31,7 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions:
-    """What was asked for. `every_s` None: once. Of the three sources of names at most one; else the daemon is asked."""
+    """What was asked for. `every_s` None: once."""
 
     view: View
     every_s: float | None
@@ -39,9 +40,7 @@ class ViewOptions:
     rates: bool
     selection: Selection
     read_from: str  # a file instead of the kernel; empty: none
-    manifests: str
-    kubeconfig: str
-    from_cluster: bool
+    names_from: NamesFrom
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,21 +54,17 @@ def parse(words: Sequence[str]) -> ViewOptions | str:
     given = parser.parse_args([*words])
     if given.help:
         return parser.format_help().rstrip("\n")
-    if sum(map(bool, (given.manifests, given.from_cluster or given.kubeconfig))) > 1:
-        raise ConfigError("--manifests and --from-cluster or --kubeconfig", "names can come from one place alone")
+    source = names_from(given)
     selection = _selection(given)
-    has_source = bool(given.manifests or given.from_cluster or given.kubeconfig)
     return ViewOptions(
         view=View(given.output),
         every_s=given.watch,
-        with_names=given.names or has_source or selection.needs_names,
+        with_names=given.names or source.is_named or selection.needs_names,
         totals=given.stats,
         rates=given.rate,
         selection=selection,
         read_from=given.read_from or "",
-        manifests=given.manifests,
-        kubeconfig=given.kubeconfig,
-        from_cluster=given.from_cluster or bool(given.kubeconfig),
+        names_from=source,
     )
 
 
@@ -95,9 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     which.add_argument("--not-ours", action="store_true", help="virtual servers that no Service wants")
     where = parser.add_argument_group("Where from (default: the kernel, and names of the running daemon)")
     where.add_argument("--from", dest="read_from", type=_file, metavar="FILE", help="-o json or ipvsadm -S -n wrote it")
-    where.add_argument("--manifests", default="", metavar="DIR", help="names from a folder")
-    where.add_argument("--from-cluster", action="store_true", help="names from the API server")
-    where.add_argument("--kubeconfig", default="", metavar="FILE", help="the same, by this kubeconfig")
+    add_names_options(where)
     theirs = parser.add_argument_group("As ipvsadm's")
     theirs.add_argument("-L", "-l", "--list", "-n", "--numeric", "--exact", action="store_true", help="always so here")
     theirs.add_argument(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ipvsproxy import names_source
+from ipvsproxy import daemon_client, names_source
 from ipvsproxy.clock import SystemClock
 from ipvsproxy.errors import ConfigError, IpvsproxyError
+from ipvsproxy.model.figures import Figures
 from ipvsproxy.serve.local_socket import listen_at
 from ipvsproxy.status_server import status_server
 from ipvsproxy.sync.runner import SnapshotWanted
@@ -35,7 +36,7 @@ def test_k53_a_running_daemon_tells_its_names(tmp_path):
         wanted.answer(node.reconciler.snapshot)
 
     path = tmp_path / "status.sock"
-    with running(status_server(put, SystemClock(), "n1", str(path))):
+    with running(status_server(put, Figures, SystemClock(), "n1", str(path))):
         ask(path)  # it listens
         found = names_source.names_of_daemon(str(path))
     assert (found.head.node, [service.name for service in found.services]) == ("n1", ["web"])
@@ -84,7 +85,7 @@ def test_an_answer_of_no_use_is_told(tmp_path, answer, said):
 
 def test_who_is_not_root_is_told_so():
     error = OSError(errno.EACCES, "Permission denied")
-    said = str(names_source._no_answer("/run/x.sock", error))
+    said = str(daemon_client._no_answer("/run/x.sock", error, ""))
     assert ("EACCES" if os.geteuid() == 0 else "only root may ask") in said
 
 

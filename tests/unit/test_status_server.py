@@ -18,6 +18,8 @@ from ipvsproxy.clock import SystemClock
 from ipvsproxy.cluster.known import KnownDrain, decode_known
 from ipvsproxy.daemon import QueueInbox
 from ipvsproxy.model import real_servers
+from ipvsproxy.model.figures import Figures
+from ipvsproxy.model.kernel_objects import Kind
 from ipvsproxy.serve.page_server import PageServer
 from ipvsproxy.sync.runner import Periods, Runner, Signal, SnapshotWanted
 from tests.builders import blob, vs_key
@@ -70,7 +72,7 @@ def test_k53_the_daemon_tells_services_endpoints_and_what_drains(node, tmp_path)
     def put(wanted: SnapshotWanted) -> None:
         wanted.answer(node.reconciler.snapshot)
 
-    with running(status_server.status_server(put, node.clock, "n1", str(path))):
+    with running(status_server.status_server(put, Figures, node.clock, "n1", str(path))):
         status, body = ask(path)
     assert status == 200
     head, (service,) = decode_known(body)
@@ -86,7 +88,7 @@ def test_the_sync_thread_answers_between_two_passes_and_makes_none_for_it(node, 
     path = tmp_path / "status.sock"
     before = node.fake.messages
     sync = threading.Thread(target=runner.run, daemon=True)
-    with running(status_server.status_server(inbox.put, SystemClock(), "n1", str(path))):
+    with running(status_server.status_server(inbox.put, Figures, SystemClock(), "n1", str(path))):
         sync.start()
         status, body = ask(path)
         inbox.put(Signal.STOP)
@@ -99,15 +101,23 @@ def test_the_sync_thread_answers_between_two_passes_and_makes_none_for_it(node, 
 def test_who_asks_a_busy_daemon_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setattr(status_server, "PATIENCE_S", 0.0)
     path, unanswered = tmp_path / "status.sock", []
-    with running(status_server.status_server(unanswered.append, SystemClock(), "n1", str(path))):
+    with running(status_server.status_server(unanswered.append, Figures, SystemClock(), "n1", str(path))):
         status, body = ask(path)
     assert (status, body) == (503, b"the daemon is busy with a long pass; ask again\n")
     assert [type(message) for message in unanswered] == [SnapshotWanted]
 
 
+def test_it_tells_how_much_is_refused_and_how_much_waits_for_that_without_asking_the_sync_thread(tmp_path):
+    path, unanswered = tmp_path / "status.sock", []
+    figures = Figures(refused={Kind.ADDRESS: 2, Kind.RULES: 1}, waiting={Kind.VIRTUAL_SERVER: 5})
+    with running(status_server.status_server(unanswered.append, lambda: figures, SystemClock(), "n1", str(path))):
+        assert ask(path, "/undone") == (200, b'{"refused":3,"waiting":5}')
+    assert not unanswered
+
+
 def test_there_is_nothing_else_to_ask(tmp_path):
     path = tmp_path / "status.sock"
-    with running(status_server.status_server(lambda _: None, SystemClock(), "n1", str(path))):
+    with running(status_server.status_server(lambda _: None, Figures, SystemClock(), "n1", str(path))):
         assert ask(path, "/metrics")[0] == 404
 
 
@@ -115,7 +125,7 @@ def test_a_socket_that_cannot_be_had_is_one_warning_and_no_event(tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "status.sock"
     structlog.reset_defaults()
-    server, told = status_server.status_server(lambda _: None, SystemClock(), "n1", str(path)), []
+    server, told = status_server.status_server(lambda _: None, Figures, SystemClock(), "n1", str(path)), []
     server.tell = told.append
     with capture_logs() as logs, running(server):
         deadline = time.monotonic() + PATIENCE_S
