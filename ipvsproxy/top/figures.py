@@ -13,6 +13,7 @@ import msgspec
 
 from ipvsproxy.model.addr import format_endpoint
 from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.figures import Undone
 from ipvsproxy.model.flows import TableUsage, TrackingErrors
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer, Statistics
 
@@ -22,7 +23,8 @@ _PROTOCOLS: dict[int, str] = {protocol: protocol.name for protocol in Protocol}
 class ServerSample(msgspec.Struct, frozen=True, gc=False):
     """One virtual server: its counters, and its real servers counted.
 
-    `serving`: those that get new connections; `draining`: those at weight 0 that still have some.
+    `serving`: those that get new connections; `draining`: those at weight 0 that still have some. `service`: the
+    Service port behind it, empty where nobody knows one.
     """
 
     name: str
@@ -32,15 +34,17 @@ class ServerSample(msgspec.Struct, frozen=True, gc=False):
     draining: int = 0
     active: int = 0
     inactive: int = 0
+    service: str = ""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Everything at one moment (`at`: monotonic seconds); what connection tracking does not tell is None."""
+    """Everything at one moment (`at`: monotonic seconds); None: not told by connection tracking, or by a daemon."""
 
     at: float
     servers: tuple[ServerSample, ...]
     usage: TableUsage | None = None
     errors: TrackingErrors | None = None
+    undone: Undone | None = None
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +60,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     packets: float = 0.0
     bytes_in: float = 0.0
     bytes_out: float = 0.0
+    service: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -64,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """All rows, their sums, and how full connection tracking is and what it could not track, a second."""
+    """All rows, their sums, how full connection tracking is and what it could not track, a second; as in Sample."""
 
     rows: tuple[Row, ...]
     total: Row
@@ -72,6 +77,12 @@ class Figures(msgspec.Struct, frozen=True):
     usage: TableUsage | None = None
     insert_failed: float | None = None
     dropped: float | None = None
+    undone: Undone | None = None
+
+    @property
+    def are_named(self) -> bool:
+        """Whether anybody knows a Service."""
+        return any(row.service for row in self.rows)
 
 
 class Order(StrEnum):
@@ -92,7 +103,9 @@ class Order(StrEnum):
         return self.value[0]
 
 
-def sample_of(server: ObservedVirtualServer, real_servers: Iterable[ObservedRealServer]) -> ServerSample:
+def sample_of(
+    server: ObservedVirtualServer, real_servers: Iterable[ObservedRealServer], service: str = ""
+) -> ServerSample:
     """A virtual server and its real servers, counted."""
     found = tuple(real_servers)
     return ServerSample(
@@ -103,6 +116,7 @@ def sample_of(server: ObservedVirtualServer, real_servers: Iterable[ObservedReal
         draining=sum(each.weight == 0 and each.active + each.inactive > 0 for each in found),
         active=sum(each.active for each in found),
         inactive=sum(each.inactive for each in found),
+        service=service,
     )
 
 
@@ -113,12 +127,15 @@ def figures(now: Sample, before: Sample | None = None) -> Figures:
     rows = tuple(_row(each, former.get(each.name), seconds) for each in now.servers)
     failed, dropped = _tracking_rates(now, before, seconds)
     empty = sum(row.is_empty for row in rows)
-    return Figures(rows, _total(rows), empty, now.usage, failed, dropped)
+    return Figures(rows, _total(rows), empty, now.usage, failed, dropped, now.undone)
 
 
 def in_order(rows: Sequence[Row], order: Order, *, reverse: bool = False) -> list[Row]:
-    """The most of it first, names from A to Z; `reverse`: the other way round. Equals stand by name."""
-    by_name = sorted(rows, key=lambda row: row.name, reverse=reverse and order is Order.NAME)
+    """The most of it first, names from A to Z; `reverse`: the other way round. Equals stand by name.
+
+    A name is that of the Service and then of the virtual server; what has no Service comes last.
+    """
+    by_name = sorted(rows, key=_names_of, reverse=reverse and order is Order.NAME)
     if order is Order.NAME:
         return by_name
     return sorted(by_name, key=_MEASURES[order], reverse=not reverse)
@@ -135,6 +152,10 @@ _MEASURES: dict[Order, Callable[[Row], float]] = {
 }
 
 
+def _names_of(row: Row) -> tuple[bool, str, str]:
+    return not row.service, row.service, row.name
+
+
 def _name(server: ObservedVirtualServer) -> str:
     if server.fwmark:
         return f"FWM {server.fwmark} {server.family.label}"
@@ -146,7 +167,7 @@ def _row(now: ServerSample, former: Statistics | None, seconds: float) -> Row:
     connections, packets, bytes_in, bytes_out = _rates(now.statistics, former, seconds)
     return Row(
         now.name, now.servers, now.serving, now.draining, now.active, now.inactive,
-        connections, packets, bytes_in, bytes_out,
+        connections, packets, bytes_in, bytes_out, now.service,
     )  # fmt: skip
 
 
@@ -166,7 +187,7 @@ def _rates(now: Statistics, former: Statistics | None, seconds: float) -> tuple[
 
 
 def _total(rows: Iterable[Row]) -> Row:
-    fields = msgspec.structs.fields(Row)[1:]
+    fields = msgspec.structs.fields(Row)[1:-1]
     found = tuple(rows)
     return Row("", *(sum(getattr(row, field.name) for row in found) for field in fields))
 

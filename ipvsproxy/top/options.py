@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ipvsproxy.errors import ConfigError
+from ipvsproxy.status.names_options import DAEMON, NamesFrom, add_names_options, names_from
 from ipvsproxy.top.figures import Order
 
 _SHORTEST_S, _LONGEST_S = 0.1, 3600
 _EPILOG = """\
 Keys sort by the column that begins with them, and the other way round when
 pressed again: a, i, c, p, b (bytes both ways), d (draining), e (empty first),
-n (name). q and Ctrl-C end it.
+n (name). v shows addresses where Services' names have their place. q and Ctrl-C
+end it.
 
 Rates are what was counted since the last look; the first look, and --once
 without --interval, show the kernel's own estimate."""
@@ -27,6 +29,7 @@ class TopOptions:
     once: bool = False
     interval_s: float | None = None
     order: Order = Order.CONNECTIONS
+    names_from: NamesFrom = DAEMON
     help: str = ""
 
 
@@ -41,7 +44,7 @@ def parse_options(words: Sequence[str]) -> TopOptions:
     found = parser.parse_args(list(words))
     if found.help:
         return TopOptions(help=parser.format_help().rstrip("\n"))
-    return TopOptions(found.once, found.interval, Order(found.sort))
+    return TopOptions(found.once, found.interval, Order(found.sort), names_from(found))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -63,6 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="COLUMN",
         help=f"What to sort by at first: {', '.join(Order)}; {Order.CONNECTIONS} if not given.",
     )
+    add_names_options(parser.add_argument_group("Names of Services (of the running daemon, if none is given)"))
     parser.add_argument("-h", "--help", action="store_true", help="Print this and exit.")
     return parser
 

@@ -7,7 +7,7 @@ Colours mean something that the words say too; rich leaves them out without a te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
@@ -15,12 +15,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ipvsproxy.model.figures import Undone
 from ipvsproxy.top.figures import Figures, Order, Row, in_order
 
 _LINES_FOR_A_HEAD = 10  # with fewer the rows have its place
 _TABLE_HEAD_LINES = 1
 _FOOT_LINES = 1
 _NAME_WIDTH = 22  # of IPv4 address, port and protocol
+_SERVICE_WIDTH = 30  # what a column of its own for Services should have at least
 _STATE_WIDTH = 8
 _UNITS = ("", "k", "M", "G", "T", "P")
 _STEP = 1000.0
@@ -37,12 +39,21 @@ _SORTED_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How it is shown: what rows are sorted by, and how large the terminal is."""
+    """How it is shown: what rows are sorted by, and how large the terminal is.
+
+    `by_vip`: virtual servers, not Services, where there is room for only one of the two.
+    """
 
     order: Order
     is_reversed: bool
     lines: int
     columns: int
+    by_vip: bool = False
+
+    @property
+    def shows_both(self) -> bool:
+        """Whether there is room for Services beside virtual servers and all columns of figures."""
+        return _fitting(self.columns - _NAME_WIDTH - _SERVICE_WIDTH - _STATE_WIDTH) == len(COLUMNS)
 
 
 def screen(figures: Figures, view: View) -> RenderableType:
@@ -51,7 +62,7 @@ def screen(figures: Figures, view: View) -> RenderableType:
     room = max(view.lines - len(head) - _TABLE_HEAD_LINES - _FOOT_LINES, 0)
     rows = in_order(figures.rows, view.order, reverse=view.is_reversed)[:room]
     padding = [Text("")] * (room - len(rows))
-    return Group(*head, table(rows, view), *padding, _keys(view))
+    return Group(*head, table(rows, view, are_named=figures.are_named), *padding, _keys(view, figures))
 
 
 def heading(figures: Figures) -> list[Text]:
@@ -61,7 +72,12 @@ def heading(figures: Figures) -> list[Text]:
     tracking += [] if figures.insert_failed is None else [f"not inserted {number(figures.insert_failed)}/s"]
     tracking += [] if figures.dropped is None else [f"dropped {number(figures.dropped)}/s"]
     return [
-        _line(f"{len(figures.rows)} virtual servers", f"{total.servers} real servers", f"{total.serving} serving"),
+        _line(
+            f"{len(figures.rows)} virtual servers",
+            f"{total.servers} real servers",
+            f"{total.serving} serving",
+            *_undone(figures.undone),
+        ),
         _line(
             f"{total.active} active",
             f"{total.inactive} inactive",
@@ -74,20 +90,29 @@ def heading(figures: Figures) -> list[Text]:
     ]
 
 
-def table(rows: Sequence[Row], view: View) -> Table:
+def table(rows: Sequence[Row], view: View, *, are_named: bool) -> Table:
     """A line for each row; the column that they are sorted by is underlined."""
     shown = _fitting(view.columns - _NAME_WIDTH - _STATE_WIDTH)
+    names = _names(view, are_named=are_named)
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="bold")
-    made.add_column("virtual server", no_wrap=True, overflow="ellipsis", ratio=1)
+    for title in names:
+        made.add_column(title, no_wrap=True, overflow="ellipsis", ratio=1)
     for title in COLUMNS[:shown]:
         style = "bold underline" if _SORTED_COLUMNS.get(view.order) == title else "bold"
         made.add_column(Text(title, style), justify="right", no_wrap=True, min_width=_NUMBER_WIDTH)
     made.add_column("", no_wrap=True, min_width=_STATE_WIDTH)
     for row in rows:
-        made.add_row(
-            Text(row.name), *islice(cells(row), shown), _state(row)
-        )  # of a str rich would take [fd00::1] for markup
+        named = (Text(name(row)) for name in names.values())  # of a str rich would take [fd00::1] for markup
+        made.add_row(*named, *islice(cells(row), shown), _state(row))
     return made
+
+
+def _names(view: View, *, are_named: bool) -> dict[str, Callable[[Row], str]]:
+    """The columns that say what a row is about, by title."""
+    by_vip: dict[str, Callable[[Row], str]] = {"virtual server": lambda row: row.name}
+    if are_named and view.shows_both:
+        return by_vip | {"service": lambda row: row.service}
+    return by_vip if view.by_vip or not are_named else {"service": lambda row: row.service or row.name}
 
 
 def _fitting(room: int) -> int:
@@ -124,15 +149,26 @@ def _state(row: Row) -> Text:
     return Text(words_of_state(row), "bold red" if row.is_empty else "yellow")
 
 
-def _line(*parts: str) -> Text:
-    return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+def _undone(counts: Undone | None) -> Iterator[Text]:
+    """What the daemon has not brought about; nothing where none tells."""
+    if counts is not None:
+        yield Text(f"{counts.refused} objects refused", "bold red" if counts.refused else "")
+        yield Text(f"{counts.waiting} waiting", "yellow" if counts.waiting else "")
 
 
-def _keys(view: View) -> Text:
+def _line(*parts: str | Text) -> Text:
+    line = Text("  ").join(Text(part) if isinstance(part, str) else part for part in parts)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _keys(view: View, figures: Figures) -> Text:
+    keys = [(_SORTED_COLUMNS.get(order, order.value).removesuffix("/s"), order is view.order) for order in Order]
+    if figures.are_named and not view.shows_both:
+        keys.append(("vip", view.by_vip))
     line = Text("", no_wrap=True, overflow="ellipsis")
-    for order in Order:
-        name = _SORTED_COLUMNS.get(order, order.value)
-        line.append(f"[{name[0]}]{name[1:]}", "reverse" if order is view.order else "")
+    for name, is_on in keys:
+        line.append(f"[{name[0]}]{name[1:]}", "reverse" if is_on else "")
         line.append(" ")
     line.append(" q quits")
     return line

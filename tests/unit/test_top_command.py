@@ -15,12 +15,22 @@ import msgspec
 import pytest
 
 from ipvsproxy import cli, top_command
+from ipvsproxy.clock import SystemClock
+from ipvsproxy.cluster.known import Known, KnownHead, KnownPort, KnownService
 from ipvsproxy.config.command_line import ExitCode, Top, parse_command_line
 from ipvsproxy.errors import ConfigError, IpvsproxyError, KernelError
+from ipvsproxy.model.enums import Family
+from ipvsproxy.model.figures import Figures, Undone
+from ipvsproxy.model.kernel_objects import Kind
+from ipvsproxy.model.observed import ObservedVirtualServer
+from ipvsproxy.serve.local_socket import listen_at
+from ipvsproxy.status.names_options import NamesFrom
+from ipvsproxy.status_server import status_server
 from ipvsproxy.top.figures import Order, Sample
 from ipvsproxy.top.options import TopOptions, parse_options
-from tests.builders import FakeClock
+from tests.builders import FakeClock, addr
 from tests.top_figures import BEFORE, FIGURES, NOW
+from tests.unit.test_status_server import ask, running
 
 NOTHING_ASKED = TopOptions()
 
@@ -100,13 +110,21 @@ def test_it_ends_by(key, monkeypatch):
     assert followed(monkeypatch, (0.1, key))[0] == [0.0]
 
 
+def test_v_shows_virtual_servers_in_the_place_of_services_and_back(monkeypatch):
+    clock, views = FakeClock(), []
+    monkeypatch.setattr(top_command, "screen", lambda _, view: views.append(view.by_vip))
+    terminal = ScriptedTerminal(clock, (0.1, "v"), (0.2, "a"), (0.3, "v"), (0.4, "q"))
+    top_command.follow(NOTHING_ASKED, Looks(clock), terminal, clock)
+    assert views == [False, True, True, False]
+
+
 def test_a_listing_has_every_virtual_server_and_its_columns_stand_below_each_other():
     assert list(top_command.listing(FIGURES, Order.NAME)) == [
-        "virtual server             up/all  active  inact  conn/s  pkt/s  in B/s  out B/s",
-        "10.102.199.132:80/TCP         2/3     120     33      42    12k    4.2M    12.6M  1 drain",
-        "10.96.0.10:53/UDP             2/2       0    801      2k     8k    320k     960k",
-        "192.0.2.11:30080/TCP          0/0       0      0       0      0       0        0  empty",
-        "[2001:db8:96::20]:443/TCP     1/1       1      0     0.5     20    4.5k    13.5k",
+        "virtual server             service             up/all  active  inact  conn/s  pkt/s  in B/s  out B/s",
+        "10.96.0.10:53/UDP          kube-system/dns:53     2/2       0    801      2k     8k    320k     960k",
+        "[2001:db8:96::20]:443/TCP  shop/cart:https        1/1       1      0     0.5     20    4.5k    13.5k",
+        "10.102.199.132:80/TCP      shop/web:http          2/3     120     33      42    12k    4.2M    12.6M  1 drain",
+        "192.0.2.11:30080/TCP       -                      0/0       0      0       0      0       0        0  empty",
     ]
 
 
@@ -119,7 +137,7 @@ def test_a_listing_has_every_virtual_server_and_its_columns_stand_below_each_oth
 )
 def test_once_prints_lines_and_ends(words, slept, rate, monkeypatch, capsys):
     samples, pauses = [BEFORE, NOW], []
-    monkeypatch.setattr(top_command, "kernel_samples", lambda: contextlib.nullcontext(lambda: samples.pop(0)))
+    monkeypatch.setattr(top_command, "kernel_samples", lambda _: contextlib.nullcontext(lambda: samples.pop(0)))
     monkeypatch.setattr(top_command.time, "sleep", pauses.append)
     assert top_command.run(words) == ExitCode.OK
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("10.102.199.132:80/TCP")]
@@ -127,7 +145,7 @@ def test_once_prints_lines_and_ends(words, slept, rate, monkeypatch, capsys):
 
 
 def test_without_a_terminal_it_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(top_command, "kernel_samples", lambda: contextlib.nullcontext(None))
+    monkeypatch.setattr(top_command, "kernel_samples", lambda _: contextlib.nullcontext(None))
     with pytest.raises(IpvsproxyError, match="--once"):
         top_command.run([])
 
@@ -138,6 +156,10 @@ def test_without_a_terminal_it_says_what_to_do(monkeypatch):
         pytest.param([], TopOptions(), id="nothing"),
         pytest.param(["--once"], TopOptions(once=True), id="once"),
         pytest.param(["--interval", "0.5"], TopOptions(interval_s=0.5), id="an interval"),
+        pytest.param(["--manifests", "DIR"], TopOptions(names_from=NamesFrom("DIR")), id="a folder of names"),
+        pytest.param(
+            ["--kubeconfig=F"], TopOptions(names_from=NamesFrom("", cluster=True, kubeconfig="F")), id="an API server"
+        ),
         pytest.param(["--sort=draining"], TopOptions(order=Order.DRAINING), id="an order"),
     ],
 )
@@ -151,6 +173,11 @@ def test_the_words_mean(words, options):
 def test_other_words_are_refused(words):
     with pytest.raises(ConfigError, match="top"):
         parse_options(words)
+
+
+def test_names_have_one_source():
+    with pytest.raises(ConfigError, match="one place alone"):
+        parse_options(["--manifests=DIR", "--from-cluster"])
 
 
 def test_help_is_told_without_a_look_at_the_kernel(capsys):
@@ -200,7 +227,7 @@ def test_it_gives_the_terminal_back_as_it_was(key):
             os.close(ours)  # a terminal that hangs up ends what still runs there
     os.close(theirs)
     assert ALTERNATE_SCREEN in shown
-    assert b"10.102.199.132:80/TCP" in shown
+    assert b"shop/web:http" in shown
     assert shown.index(FORMER_SCREEN) < shown.index(b"ended")
 
 
@@ -209,3 +236,56 @@ def _read_until(terminal: int, wanted: bytes) -> bytes:
     while wanted not in found:
         found += os.read(terminal, 65536)
     return found
+
+
+# What a daemon tells
+
+WEB = KnownService("shop", "web", "", ("10.96.0.20",), (KnownPort("TCP", 80, "http"),))
+
+
+def known(*services: KnownService) -> Known:
+    return Known(KnownHead(1), services)
+
+
+def server(ip: str) -> ObservedVirtualServer:
+    return ObservedVirtualServer(Family.IPV4, 6, addr(ip), 80, 0, "rr", 0, 0, bytes(4))
+
+
+def test_services_are_asked_for_every_half_minute_and_kept_while_nobody_answers():
+    clock, answers = FakeClock(), [known(), None, known(WEB), None]
+    services = top_command.Services(lambda: answers.pop(0), clock)
+    names = []
+    for _ in range(6):
+        names.append(services.now()(server("10.96.0.20")))
+        clock.now += 15
+    clock.now += 30
+    names.append(services.now()(server("10.96.0.20")))
+    assert names == ["", "", "", "", "shop/web:http", "shop/web:http", "shop/web:http"]
+    assert services.now()(server("10.96.0.21")) == ""
+
+
+def test_a_name_cannot_command_the_terminal():
+    services = top_command.Services(lambda: known(msgspec.structs.replace(WEB, name="\x1b[31m")), FakeClock())
+    assert services.now()(server("10.96.0.20")) == "shop/?[31m:http"
+
+
+def test_a_source_that_was_named_has_to_answer():
+    services = top_command.Services(top_command._names_reader(NamesFrom("/nosuch")), FakeClock())
+    with pytest.raises(ConfigError, match="cannot be read"):
+        services.now()
+
+
+def test_what_is_refused_is_what_the_daemon_says_and_nothing_without_one(tmp_path):
+    path = tmp_path / "status.sock"
+    figures = Figures(refused={Kind.ADDRESS: 2}, waiting={Kind.VIRTUAL_SERVER: 1})
+    with running(status_server(lambda _: None, lambda: figures, SystemClock(), "n1", str(path))):
+        ask(path, "/undone")  # it listens
+        assert top_command.undone(str(path)) == Undone(2, 1)
+    assert top_command.undone(str(path)) is None
+
+
+def test_a_daemon_that_does_not_answer_at_once_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(top_command, "_UNDONE_PATIENCE_S", 0.01)
+    path = tmp_path / "status.sock"
+    with listen_at(str(path)):
+        assert top_command.undone(str(path)) is None

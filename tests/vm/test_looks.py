@@ -202,11 +202,11 @@ def test_explain_shows_each_endpoint_with_its_reason_and_each_object_as_it_stand
 # top
 
 
-def test_top_counts_connections(served: ProxyNode):
-    """The two looks are a second apart, and a stream stands at both."""
+def test_top_counts_connections_and_names_services(served: ProxyNode):
+    """The two looks are a second apart, and a stream stands at both; the daemon tells the names."""
     with stream_to("a1", served.hosts["a3"], VIPS[0], 80):
         code, lines = looked(served.host, "top", "--once", "--interval=1")
     assert code == ExitCode.OK
     rows = {words[0]: words[1:] for words in map(str.split, lines[1:])}
-    assert rows[f"{VIPS[0]}:80/TCP"][:2] == ["2/2", "1"]
+    assert rows[f"{VIPS[0]}:80/TCP"][:3] == ["default/web:p80tcp", "2/2", "1"]
     assert f"[{VIPS[1]}]:80/TCP" in rows

@@ -315,4 +315,7 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using; and test $_shtab_ipvsproxy_npo
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l once -d 'Print all virtual servers once, as plain lines.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l interval -x -d 'How often to look; 2 if not given.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l sort -xka "active inactive connections packets bytes draining empty name" -d 'What to sort by at first: active, inactive, connections, packets, bytes, draining, empty, name; connections if not given.'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l manifests -xka "(__fish_complete_directories)" -d 'names from a folder'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l from-cluster -d 'names from the API server'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l kubeconfig -xka "(__fish_complete_path (commandline -ct))" -d 'the same, by this kubeconfig'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -s h -l help -d 'Print this and exit.'

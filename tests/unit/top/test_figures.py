@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ipvsproxy.model.enums import Family, Protocol
+from ipvsproxy.model.figures import Undone
 from ipvsproxy.model.flows import TableUsage, TrackingErrors
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer, Statistics
 from ipvsproxy.top.figures import Figures, Order, Row, Sample, ServerSample, figures, in_order, sample_of
@@ -134,6 +135,23 @@ def test_rows_are_sorted_by(order, names):
 def test_reversed_the_least_comes_first_and_equals_still_stand_by_name():
     assert [row.name for row in in_order(ROWS, Order.ACTIVE, reverse=True)] == ["c", "a", "b"]
     assert [row.name for row in in_order(ROWS, Order.NAME, reverse=True)] == ["c", "b", "a"]
+
+
+def test_what_has_a_service_stands_by_that_one_and_what_has_none_comes_last():
+    rows = (
+        Row("a"),
+        Row("b", service="shop/web:http"),
+        Row("c", service="shop/cart:http"),
+        Row("d", service="shop/web:http"),
+    )
+    assert [row.name for row in in_order(rows, Order.NAME)] == ["c", "b", "d", "a"]
+
+
+def test_what_was_told_is_kept():
+    sample = Sample(0.0, (sample_of(virtual(), [], "shop/web:http"),), undone=Undone(1, 2))
+    found = figures(sample)
+    assert (the_row(found).service, found.are_named, found.undone) == ("shop/web:http", True, Undone(1, 2))
+    assert not figures(Sample(0.0, (WEB,))).are_named
 
 
 def test_every_order_has_a_key_of_its_own():

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from ipvsproxy.model.figures import Undone
 from ipvsproxy.model.flows import TableUsage
 from ipvsproxy.top.figures import Figures, Order, Row
 from ipvsproxy.top.screen import View, number, screen
 from tests.top_figures import FIGURES
 
 
-def drawn(figures=FIGURES, order=Order.CONNECTIONS, lines=24, columns=80, **console):
+def drawn(figures=FIGURES, order=Order.CONNECTIONS, lines=24, columns=80, *, by_vip=False, **console):
     out = io.StringIO()
     Console(file=out, width=columns, height=lines, **console).print(
-        screen(figures, View(order, is_reversed=False, lines=lines, columns=columns)), end=""
+        screen(figures, View(order, is_reversed=False, lines=lines, columns=columns, by_vip=by_vip)), end=""
     )
     return out.getvalue()
 
@@ -40,11 +42,56 @@ def test_as_many_rows_are_shown_as_fit_and_the_keys_stand_in_the_last_line():
 
 
 def test_at_80_columns_ipv4_names_and_all_keys_are_whole():
-    lines = drawn().splitlines()
+    lines = drawn(by_vip=True).splitlines()
     assert any(line.startswith("10.102.199.132:80/TCP ") for line in lines)
     assert lines[-1].split() == [
-        "[a]ctive", "[i]nact", "[c]onn/s", "[p]kt/s", "[b]ytes", "[d]raining", "[e]mpty", "[n]ame", "q", "quits",
+        "[a]ctive", "[i]nact", "[c]onn", "[p]kt", "[b]ytes", "[d]raining", "[e]mpty", "[n]ame", "[v]ip", "q", "quits",
     ]  # fmt: skip
+
+
+NOBODY_KNOWS = msgspec.structs.replace(
+    FIGURES, rows=tuple(msgspec.structs.replace(row, service="") for row in FIGURES.rows), undone=None
+)
+
+
+@pytest.mark.parametrize(
+    "figures,columns,by_vip,title,first",
+    [
+        pytest.param(FIGURES, 80, False, ["service"], ["shop/web:http"], id="Services where there is little room"),
+        pytest.param(FIGURES, 80, True, ["virtual", "server"], ["10.102.199.132:80/TCP"], id="or virtual servers"),
+        pytest.param(
+            FIGURES, 120, False, ["virtual", "server", "service"], ["10.102.199.132:80/TCP", "shop/web:http"], id="both"
+        ),
+        pytest.param(NOBODY_KNOWS, 80, False, ["virtual", "server"], ["10.102.199.132:80/TCP"], id="no Services here"),
+        pytest.param(NOBODY_KNOWS, 120, False, ["virtual", "server"], ["10.102.199.132:80/TCP"], id="nor here"),
+    ],
+)
+def test_a_row_is_called_by(figures, columns, by_vip, title, first):
+    lines = [line.split() for line in drawn(figures, Order.ACTIVE, columns=columns, by_vip=by_vip).splitlines()]
+    (head,) = [at for at, line in enumerate(lines) if "up/all" in line]
+    assert lines[head][: lines[head].index("up/all")] == title
+    assert lines[head + 1][: lines[head + 1].index("2/3")] == first
+
+
+def test_what_is_no_services_keeps_its_address():
+    assert any(line.startswith("192.0.2.11:30080/TCP ") for line in drawn().splitlines())
+
+
+@pytest.mark.parametrize("figures,columns", [(FIGURES, 120), (NOBODY_KNOWS, 80)])
+def test_the_key_for_addresses_is_there_only_where_it_does_something(figures, columns):
+    assert "[v]ip" not in drawn(figures, columns=columns)
+
+
+@pytest.mark.parametrize(
+    "undone,said",
+    [
+        pytest.param(Undone(2, 13), "5 serving  2 objects refused  13 waiting", id="what the daemon cannot do"),
+        pytest.param(Undone(), "5 serving  0 objects refused  0 waiting", id="that it has done all"),
+        pytest.param(None, "5 serving", id="nothing without a daemon"),
+    ],
+)
+def test_of_what_is_not_in_force_it_says(undone, said):
+    assert drawn(msgspec.structs.replace(FIGURES, undone=undone)).splitlines()[0].strip().endswith(said)
 
 
 @pytest.mark.parametrize("name", ["[fd00::20]:443/TCP", "[::1]:80/TCP", "[bold]:80/TCP"])
@@ -55,7 +102,7 @@ def test_an_address_in_brackets_is_shown_whole(name):
 
 
 def test_what_serves_nobody_and_what_drains_is_said_in_words():
-    lines = {line.split()[0]: line.split()[-1] for line in drawn().splitlines() if line[:1].isdigit()}
+    lines = {line.split()[0]: line.split()[-1] for line in drawn(by_vip=True).splitlines() if line[:1].isdigit()}
     assert (lines["192.0.2.11:30080/TCP"], lines["10.102.199.132:80/TCP"]) == ("empty", "drain")
 
 
