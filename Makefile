@@ -57,6 +57,7 @@ golden-update: setup ## rewrite golden files, tables of docs, schemas, completio
 	@$(PY) tests/chart/cases.py
 	@$(PY) -m ipvsproxy.config.schema
 	@$(PY) -m ipvsproxy.status.document
+	@$(PY) -m ipvsproxy.inspect.document
 
 format: setup ## format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format --quiet .

@@ -28,7 +28,7 @@ from ipvsproxy.config.command_line import (
     parse_command_line,
 )
 from ipvsproxy.config.targets import Question
-from ipvsproxy.config.types import LookOptions, PlanOptions, ProxyConfig
+from ipvsproxy.config.types import DiffFormat, LookOptions, PlanOptions, ProxyConfig
 from ipvsproxy.config_file import FirstHandedOver, write_text
 from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.model.printable import printable
@@ -84,11 +84,11 @@ def _plan(config: ProxyConfig, options: PlanOptions) -> int:
     return ExitCode.OK if is_complete else ExitCode.INCOMPLETE
 
 
-def _diff(config: ProxyConfig, options: LookOptions) -> int:
+def _diff(config: ProxyConfig, options: LookOptions, output: DiffFormat) -> int:
     from ipvsproxy import diff_command  # noqa: PLC0415
 
     _start_log(config, logging.WARNING)
-    return diff_command.run(config, options)
+    return diff_command.run(config, options, output=output)
 
 
 def _explain(config: ProxyConfig, options: LookOptions, question: Question) -> int:
@@ -127,7 +127,7 @@ class Programs:
     plan: Callable[[ProxyConfig, PlanOptions], int] = _plan
     status: Callable[[Sequence[str]], int] = _status
     ipvsadm: Callable[[Sequence[str]], int] = _ipvsadm
-    diff: Callable[[ProxyConfig, LookOptions], int] = _diff
+    diff: Callable[[ProxyConfig, LookOptions, DiffFormat], int] = _diff
     explain: Callable[[ProxyConfig, LookOptions, Question], int] = _explain
     top: Callable[[Sequence[str]], int] = _top
 
@@ -179,7 +179,7 @@ def _call(command: Command, programs: Programs) -> int:
 
 def _compare(command: Diff | Explain, programs: Programs) -> int:
     if isinstance(command, Diff):
-        return programs.diff(command.config, command.options)
+        return programs.diff(command.config, command.options, command.format)
     return programs.explain(command.config, command.options, command.question)
 
 

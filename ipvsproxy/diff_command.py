@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 
 from ipvsproxy.config.command_line import ExitCode
-from ipvsproxy.config.types import LookOptions, ProxyConfig
+from ipvsproxy.config.types import DiffFormat, LookOptions, ProxyConfig
 from ipvsproxy.first_sync import FirstSync
-from ipvsproxy.inspect.operations import operation_lines
+from ipvsproxy.inspect import document
+from ipvsproxy.inspect.operations import changes, operation_lines
+from ipvsproxy.model.flows import format_packed
 from ipvsproxy.stdout import print_lines
 from ipvsproxy.this_node import Surroundings, look, real_surroundings
 
@@ -22,12 +24,20 @@ def run(
     config: ProxyConfig,
     options: LookOptions,
     find_surroundings: Callable[[ProxyConfig], Surroundings] = real_surroundings,
+    *,
+    output: DiffFormat = DiffFormat.TEXT,
 ) -> int:
-    """Print the operations on stdout, what is left alone on stderr; the exit code. Raises IpvsproxyError."""
+    """Print the operations on stdout; the exit code. Raises IpvsproxyError.
+
+    What is left alone is told on stderr, and in JSON with the rest.
+    """
     first_sync = look(config, options, find_surroundings(config)).first_sync
-    print_lines(difference_lines(first_sync))
-    for line in _left_alone(first_sync):
-        sys.stderr.write(f"{line}\n")
+    if output is DiffFormat.JSON:
+        print_lines([difference_document(first_sync)])
+    else:
+        print_lines(difference_lines(first_sync))
+        for line in _left_alone(first_sync):
+            sys.stderr.write(f"{line}\n")
     return ExitCode.DIFFERENT if first_sync.is_needed else ExitCode.OK
 
 
@@ -36,6 +46,18 @@ def difference_lines(first_sync: FirstSync) -> Iterator[str]:
     yield from operation_lines(first_sync.operations, first_sync.observed, first_sync.desired.holders)
     for flow in first_sync.flows:
         yield f"delete UDP flow {flow}"
+
+
+def difference_document(first_sync: FirstSync) -> str:
+    """The same as JSON."""
+    return document.json_text(
+        tuple(changes(first_sync.operations, first_sync.observed, first_sync.desired.holders)),
+        tuple(
+            document.Flow(*map(format_packed, (flow.client, flow.destination, flow.server)))
+            for flow in first_sync.flows
+        ),
+        document.LeftAlone(first_sync.draining, first_sync.foreign),
+    )
 
 
 def _left_alone(first_sync: FirstSync) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ipvsproxy import __version__
 from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.flags import (
     CLEANUP,
+    DIFF_OUTPUT,
     FROM,
     FROM_CLUSTER,
     HEALTHZ_PORT,
@@ -41,7 +42,7 @@ from ipvsproxy.config.flags import (
 )
 from ipvsproxy.config.read import Given, ReadFile, no_files, read_config
 from ipvsproxy.config.targets import Question, parse_target
-from ipvsproxy.config.types import KubeProxyConfiguration, LookOptions, PlanFormat, PlanOptions, ProxyConfig
+from ipvsproxy.config.types import DiffFormat, KubeProxyConfiguration, LookOptions, PlanFormat, PlanOptions, ProxyConfig
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.enums import Family
 
@@ -76,7 +77,7 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy status [arguments]       list what the kernel has; arguments are ipvsadm's
        ipvsproxy top [--once]             follow connections, rates and draining""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
-    Commands.DIFF: "ipvsproxy diff [--manifests DIR] [flags]",
+    Commands.DIFF: "ipvsproxy diff [--manifests DIR] [-o json] [flags]",
     Commands.EXPLAIN: "ipvsproxy explain NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]",
 }
 
@@ -151,6 +152,7 @@ class Diff:
 
     config: ProxyConfig
     options: LookOptions
+    format: DiffFormat = DiffFormat.TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ def _parse_diff(words: list[str], read_file: ReadFile) -> Command:
     if HELP.name in given:
         return Show(help_text(Commands.DIFF))
     config = _config(given, read_file)
-    return Diff(config, _look_options(config, given))
+    return Diff(config, _look_options(config, given), given.get(DIFF_OUTPUT.name, DiffFormat.TEXT))
 
 
 def _parse_explain(words: list[str], read_file: ReadFile) -> Command:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ipvsproxy.config.field_errors import quoted
 from ipvsproxy.config.targets import parse_client
-from ipvsproxy.config.types import MAX_FLOAT32, PlanFormat
+from ipvsproxy.config.types import MAX_FLOAT32, DiffFormat, PlanFormat
 from ipvsproxy.errors import ConfigError
 from ipvsproxy.model.addr import PackedAddr, parse_addr
 from ipvsproxy.model.enums import Family
@@ -181,6 +181,13 @@ def parse_plan_format(text: str) -> PlanFormat:
     return PlanFormat(text)
 
 
+def parse_diff_format(text: str) -> DiffFormat:
+    """What `diff` is to print."""
+    if text not in set(DiffFormat):
+        raise ValueError(f"must be one of {', '.join(DiffFormat)}")
+    return DiffFormat(text)
+
+
 def parse_addresses(text: str) -> list[PackedAddr]:
     """A comma-separated list of addresses."""
     addresses = [(item, parse_addr(item)) for item in parse_list(text)]
@@ -243,6 +250,10 @@ METRICS_PORT = Flag(
 OUTPUT = Flag(
     "--output", parse_plan_format, "", Group.OWN, "FORMAT",
     f"What to print: {', '.join(PlanFormat)}.", short="-o", commands=Commands.PLAN,
+)  # fmt: skip
+DIFF_OUTPUT = Flag(
+    "--output", parse_diff_format, "", Group.OWN, "FORMAT",
+    f"What to print: {' or '.join(DiffFormat)}; text if not given.", short="-o", commands=Commands.DIFF,
 )  # fmt: skip
 FROM_CLUSTER = Flag(
     "--from-cluster", parse_bool, "", Group.OWN, "",
@@ -345,7 +356,7 @@ FLAGS: tuple[Flag, ...] = (
          "Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none."),
     Flag("--proc-sys-net", parse_text, "ipvsproxy.procSysNet", Group.OWN, "DIR",
          "Where the network's settings are: in a container, where /proc/sys is read-only, a mount of the host's."),
-    OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES, FROM,
+    OUTPUT, DIFF_OUTPUT, FROM_CLUSTER, NODE_ADDRESSES, IP_FAMILIES, FROM,
     Flag("--kube-api-content-type", parse_text, "clientConnection.contentType", Group.WITHOUT_EFFECT, "TYPE",
          "The watches ask for JSON."),
     Flag("--kube-api-qps", parse_float, "clientConnection.qps", Group.WITHOUT_EFFECT, "N",

@@ -319,6 +319,13 @@ class PlanFormat(StrEnum):
     JSON = "json"
 
 
+class DiffFormat(StrEnum):
+    """What `ipvsproxy diff -o` prints: lines for people, or one document for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookOptions:
     """Where a command that looks once finds the cluster, and which families count."""

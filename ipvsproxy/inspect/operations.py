@@ -1,4 +1,4 @@
-"""Operations as lines for people: what changes, from what to what, and for which Service.
+"""Operations in words, for programs and as lines for people: what changes, from what to what, for which Service.
 
 edit virtual server 10.96.0.20:80/TCP: rr → rr persistent 10800  # default/web
 edit IPv4 nat rules
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import msgspec
 
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.enums import VirtualServerFlags
@@ -24,9 +27,9 @@ from ipvsproxy.model.kernel_objects import (
     Verb,
     VirtualServer,
     VirtualServerKey,
+    format_key,
 )
 from ipvsproxy.model.names import ServiceName
-from ipvsproxy.model.real_servers import describe
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge
 from ipvsproxy.plan.rule_text import canonical_layer, rule_text
@@ -34,18 +37,56 @@ from ipvsproxy.plan.rule_text import canonical_layer, rule_text
 Holders = Callable[[ObjectId], tuple[ServiceName, ...]]
 
 
-def operation_lines(operations: Iterable[Operation], observed: State, holders: Holders) -> Iterator[str]:
-    """Lines without newlines, in the order of the operations, which begin at `observed`.
+class RuleChange(msgspec.Struct, frozen=True):
+    """A rule of a table that goes or comes, as iptables-save writes it."""
 
-    `holders`: the Services that want an object.
+    verb: Literal["add", "delete"]
+    rule: str
+
+
+class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An operation: what is done to which object, and for which Services.
+
+    `object` is a virtual server's address, port and protocol, for a real server too; an address with its prefix; a set,
+    an entry, a link, a sysctl or a table of rules by its name. `before` and `after` are its settings, empty where there
+    are none. Of a table only the rules that go and come are told, from top to bottom.
     """
+
+    verb: Verb
+    kind: Kind
+    object: str
+    real_server: str = ""
+    before: str = ""
+    after: str = ""
+    services: tuple[str, ...] = ()
+    rules: tuple[RuleChange, ...] = ()
+
+
+def changes(operations: Iterable[Operation], observed: State, holders: Holders) -> Iterator[Change]:
+    """In the order of the operations, which begin at `observed`. `holders`: the Services that want an object."""
     state = {kind: dict(objects) for kind, objects in observed.items()}
     for operation in operations:
         before = _before(state, operation)
-        yield f"{_title(operation)}{_change(before, operation)}{_for(operation, holders)}"
-        if operation.kind is Kind.RULES:
-            yield from _rule_lines(before, operation)
+        after = None if operation.verb is Verb.DELETE else operation.settings
+        names = holders((operation.kind, operation.key))
+        yield Change(
+            operation.verb,
+            operation.kind,
+            format_key(operation.kind, operation.key),
+            _real_server(operation),
+            settings_words(before),
+            settings_words(after),
+            tuple(str(name) for name in names if name != FIXED),
+            tuple(_rule_changes(before, after)) if operation.kind is Kind.RULES else (),
+        )
         acknowledge(state, [operation])
+
+
+def operation_lines(operations: Iterable[Operation], observed: State, holders: Holders) -> Iterator[str]:
+    """The same as lines without newlines."""
+    for change in changes(operations, observed, holders):
+        yield f"{_title(change)}{_from_to(change)}{_for(change)}"
+        yield from (f"  {'+' if each.verb == 'add' else '-'} {each.rule}" for each in change.rules)
 
 
 def settings_words(settings: Settings | None) -> str:
@@ -66,9 +107,29 @@ def settings_words(settings: Settings | None) -> str:
             return ""
 
 
-def _title(operation: Operation) -> str:
-    """The operation in words; a table's key says what it is."""
-    return f"{operation.verb} {operation.key!s}" if operation.kind is Kind.RULES else describe(operation)
+def _title(change: Change) -> str:
+    """The operation in words; a table's name says what it is."""
+    if change.kind is Kind.RULES:
+        return f"{change.verb} {change.object}"
+    return f"{change.verb} {change.kind} {f'{change.real_server} of ' if change.real_server else ''}{change.object}"
+
+
+def _from_to(change: Change) -> str:
+    if change.verb is Verb.DELETE:
+        return ""
+    if change.before and change.before != change.after:
+        return f": {change.before} → {change.after}"
+    return f": {change.after}" if change.after else ""
+
+
+def _for(change: Change) -> str:
+    return f"  # {', '.join(change.services)}" if change.services else ""
+
+
+def _real_server(operation: Operation) -> str:
+    if operation.kind is Kind.REAL_SERVER and isinstance(operation.settings, bytes):
+        return str(real_servers.unpack(operation.settings))
+    return ""
 
 
 def _before(state: State, operation: Operation) -> Settings | None:
@@ -83,26 +144,11 @@ def _before(state: State, operation: Operation) -> Settings | None:
     return next((each for each in real_servers.split(found, size) if real_servers.identity(each) == same), None)
 
 
-def _change(before: Settings | None, operation: Operation) -> str:
-    if operation.verb is Verb.DELETE:
-        return ""
-    was, becomes = settings_words(before), settings_words(operation.settings)
-    if was and was != becomes:
-        return f": {was} → {becomes}"
-    return f": {becomes}" if becomes else ""
-
-
-def _for(operation: Operation, holders: Holders) -> str:
-    names = [str(name) for name in holders((operation.kind, operation.key)) if name != FIXED]
-    return f"  # {', '.join(names)}" if names else ""
-
-
-def _rule_lines(before: Settings | None, operation: Operation) -> Iterator[str]:
+def _rule_changes(before: Settings | None, after: Settings | None) -> Iterator[RuleChange]:
     """Rules that go and rules that come; those that stay are left out."""
-    after = None if operation.verb is Verb.DELETE else operation.settings
     for line in difflib.ndiff(_rules(before), _rules(after)):
         if line.startswith(("- ", "+ ")):
-            yield f"  {line}"
+            yield RuleChange("add" if line[0] == "+" else "delete", line[2:])
 
 
 def _rules(layer: Settings | None) -> list[str]:

@@ -11,7 +11,7 @@ import ipaddress
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -19,11 +19,11 @@ from msgspec import UNSET, Meta, UnsetType
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.model.addr import PackedAddr, family_of, format_addr
 from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelType, VirtualServerFlags
+from ipvsproxy.model.json_schema import schema_text
 from ipvsproxy.model.observed import NO_STATISTICS, IpvsTable, ObservedRealServer, ObservedVirtualServer, Statistics
 from ipvsproxy.status.rows import UNKNOWN, RealRow, VirtualRow
 from ipvsproxy.status.words import KERNEL_NAME
 
-Schema: TypeAlias = dict[str, Any]
 Info: TypeAlias = tuple[int, int]  # the kernel's version word (0x010201), the size of its connection table
 
 API_VERSION: Final = "ipvsproxy.io/v1"
@@ -349,18 +349,5 @@ def _netmask(text: str, family: Family) -> bytes:
     return _number(text, {}).to_bytes(4, sys.byteorder)
 
 
-def json_schema() -> Schema:
-    """The schema of the document, draft 2020-12. It allows fields that it does not name: later versions have more."""
-    (referring,), definitions = msgspec.json.schema_components((Document,), ref_template="#/$defs/{name}")
-    root = definitions.pop(referring["$ref"].rpartition("/")[2])
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | root | {"$defs": definitions}
-    return msgspec.json.decode(msgspec.json.encode(schema), type=Schema)  # its own types alone: lists, no tuples
-
-
-def schema_text() -> str:
-    """The content of schema.json."""
-    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n"
-
-
 if __name__ == "__main__":
-    PATH.write_text(schema_text(), encoding="utf-8")
+    PATH.write_text(schema_text(Document), encoding="utf-8")

@@ -19,9 +19,10 @@ sys.path.insert(0, str(ROOT))  # run by path
 
 from ipvsproxy import __version__  # noqa: E402  # needs the line above
 from ipvsproxy.config.command_line import EXIT_CODE_MEANINGS, make_parser  # noqa: E402
-from ipvsproxy.config.flags import Commands  # noqa: E402
+from ipvsproxy.config.flags import DIFF_OUTPUT, Commands  # noqa: E402
 from ipvsproxy.config.types import (  # noqa: E402
     DetectLocalMode,
+    DiffFormat,
     Estimation,
     FilterVerdict,
     IptablesBackend,
@@ -48,7 +49,8 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "--ipvs-estimation": Estimation,
     "--iptables-backend": IptablesBackend,
     "--logging-format": LogFormat,
-    "--output": PlanFormat,
+    "plan --output": PlanFormat,
+    "diff --output": DiffFormat,
     "--proxy-mode": ProxyMode,
 }
 _SYNOPSIS = (
@@ -56,7 +58,7 @@ _SYNOPSIS = (
     ("ipvsproxy --init-only", "[flags]"),
     ("ipvsproxy --cleanup", "[flags]"),
     ("ipvsproxy plan", "-o FORMAT (--manifests DIR | --from-cluster) [flags]"),
-    ("ipvsproxy diff", "[--manifests DIR] [flags]"),
+    ("ipvsproxy diff", "[--manifests DIR] [-o json] [flags]"),
     ("ipvsproxy explain", "NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]"),
     ("ipvsproxy status", "[--from FILE] [arguments of ipvsadm(8) that list]"),
     ("ipvsproxy top", "[--once] [--interval SECONDS] [--sort COLUMN]"),
@@ -71,21 +73,21 @@ def completion_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, parents=[make_parser(command)], add_help=False, help=_COMMANDS[name])
     commands.add_parser("status", add_help=False, help=_COMMANDS["status"])
     commands.add_parser("top", parents=[top.make_parser()], add_help=False, help=_COMMANDS["top"])
-    for each in (parser, *commands.choices.values()):
+    for name, each in {"": parser, **commands.choices}.items():
         for action in each._actions:
-            _describe(action)
+            _describe(action, name)
     return parser
 
 
-def _describe(action: argparse.Action) -> None:
+def _describe(action: argparse.Action, command: str) -> None:
     if action.const is True:
         action.nargs = 0
     if action.metavar == "FILE":
         action.complete = shtab.FILE  # type: ignore[attr-defined]
     elif action.metavar == "DIR":
         action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-    elif action.dest in _CHOICES:
-        action.choices = [choice.value for choice in _CHOICES[action.dest] if choice.value]
+    elif choices := _CHOICES.get(f"{command} {action.dest}", _CHOICES.get(action.dest)):
+        action.choices = [choice.value for choice in choices if choice.value]
 
 
 def files() -> dict[Path, str]:
@@ -101,7 +103,7 @@ def manual() -> str:
 
 
 def _manual_lines() -> Iterator[str]:
-    proxy, plan, explain = map(make_parser, (Commands.PROXY, Commands.PLAN, Commands.EXPLAIN))
+    proxy, plan, diff, explain = map(make_parser, (Commands.PROXY, Commands.PLAN, Commands.DIFF, Commands.EXPLAIN))
     yield f'.TH IPVSPROXY 8 "" "ipvsproxy {__version__}" "System Administration"'
     yield from (".SH NAME", r"ipvsproxy \- a Kubernetes Service proxy on Linux IPVS", ".SH SYNOPSIS")
     for index, (command, words) in enumerate(_SYNOPSIS):
@@ -114,7 +116,9 @@ def _manual_lines() -> Iterator[str]:
     yield from (".SH OPTIONS OF PLAN", "Those above that have a meaning without a kernel, and:")
     yield from _options(action for action in plan._actions if action.dest not in told)
     told |= {action.dest for action in plan._actions}
-    yield from (".SH OPTIONS OF DIFF AND EXPLAIN", "Those above that have a meaning there, and for explain:")
+    yield from (".SH OPTIONS OF DIFF AND EXPLAIN", "Those above that have a meaning there; for diff:")
+    yield from _options(action for action in diff._actions if action.dest == DIFF_OUTPUT.name)
+    yield from (".PP", "and for explain:")
     yield from _options(action for action in explain._actions if action.dest not in told)
     yield from (".SH OPTIONS OF TOP", *_options(top.make_parser()._actions))
     yield ".SH EXIT STATUS"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from ipvsproxy import cli, diff_command
 from ipvsproxy.config.command_line import Diff, ExitCode, Show, help_text, parse_command_line
 from ipvsproxy.config.flags import Commands
 from ipvsproxy.errors import ConfigError, KernelError
+from ipvsproxy.inspect import document
 from ipvsproxy.kernel.fake import FakeKernel
 from ipvsproxy.model.enums import Family
+from ipvsproxy.model.json_schema import schema_text
 from ipvsproxy.model.kernel_objects import Kind, VirtualServer
 from ipvsproxy.this_node import Surroundings, look
 from tests.builders import addr, blob, flow, vs_key
@@ -51,7 +56,7 @@ def here(fake: FakeKernel) -> Surroundings:
 
 def diff(fake: FakeKernel, folder, *flags) -> int:
     command = parsed(folder, *flags)
-    return diff_command.run(command.config, command.options, lambda _: here(fake))
+    return diff_command.run(command.config, command.options, lambda _: here(fake), output=command.format)
 
 
 def brought_about(folder, *flags) -> FakeKernel:
@@ -78,6 +83,54 @@ def test_each_difference_is_a_line_and_the_answer_is_1(folder, capsys):
         "delete real server 10.244.9.9:8080 of 10.96.0.20:80/TCP  # default/web",
         "delete UDP flow 10.244.1.9:4000 → 10.96.0.20:53 (10.244.7.7:53)",
     ]
+
+
+def test_programs_read_the_same_as_one_document(folder, capsys):
+    fake = brought_about(folder)
+    fake.state[Kind.REAL_SERVER][KEY] = blob(("10.244.9.9", 8080))
+    fake.state[Kind.VIRTUAL_SERVER][vs_key("192.0.2.99", 80)] = VirtualServer("wlc")
+    fake.flows.append(flow("10.244.1.9:4000", "10.96.0.20:53", "10.244.7.7:53"))
+    assert diff(fake, folder, "-o", "json") == ExitCode.DIFFERENT
+    out, err = capsys.readouterr()
+    web = {"kind": "real server", "object": "10.96.0.20:80/TCP", "services": ["default/web"]}
+    old = web | {"realServer": "10.244.9.9:8080"}
+    assert (json.loads(out), err) == (
+        {
+            "apiVersion": "ipvsproxy.io/v1",
+            "kind": "IpvsDiff",
+            "operations": [
+                web | {"verb": "add", "realServer": "10.244.1.5:8080", "after": "weight 1"},
+                old | {"verb": "edit", "before": "weight 1", "after": "weight 0"},
+                old | {"verb": "delete", "before": "weight 0"},
+            ],
+            "udpFlows": [{"client": "10.244.1.9:4000", "destination": "10.96.0.20:53", "server": "10.244.7.7:53"}],
+            "leftAlone": {"draining": 0, "foreign": 1},
+        },
+        "",
+    )
+
+
+def test_no_difference_is_a_document_too(folder, capsys):
+    assert diff(brought_about(folder), folder, "--output=json") == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["operations"] == []
+
+
+def test_the_document_of_an_empty_kernel_is_as_its_schema_says(folder, capsys):
+    assert diff(FakeKernel(), folder, "-o", "json") == ExitCode.DIFFERENT
+    written = capsys.readouterr().out
+    read = msgspec.json.decode(written, type=document.Document)
+    assert json.loads(msgspec.json.encode(read)) == json.loads(written)
+    assert {each["kind"] for each in json.loads(written)["operations"]} == set(Kind) - {Kind.GUARD_ENTRY}
+
+
+def test_the_schema_in_the_package_is_what_the_types_say():
+    assert document.PATH.read_text() == schema_text(document.Document)
+
+
+@pytest.mark.parametrize("output", ["xml", "ipvsadm", ""])
+def test_there_is_no_other_form(folder, output):
+    with pytest.raises(ConfigError, match="must be one of text, json"):
+        parsed(folder, f"--output={output}")
 
 
 def test_a_flow_alone_is_a_difference(folder):

@@ -231,6 +231,7 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ipvs-drain-timeout -x 
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ipvs-estimation -xka "keep off" -d 'Rates of virtual and real servers: keep estimating as the node does, or off, which spares it some work. (default keep)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l service-metrics -x -d 'Metrics of connections, packets and bytes for up to N Service ports, five series each; 0: none.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l proc-sys-net -xka "(__fish_complete_directories)" -d 'Where the network'"'"'s settings are: in a container, where /proc/sys is read-only, a mount of the host'"'"'s. (default /proc/sys/net)'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -s o -l output -xka "text json" -d 'What to print: text or json; text if not given.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l ip-families -x -d 'Families that the node supports: IPv4, IPv6 or IPv4,IPv6, which is the default.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l kube-api-content-type -x -d 'The watches ask for JSON. (default application/vnd.kubernetes.protobuf)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using diff' -l kube-api-qps -x -d 'A few watches need no limit. (default 5.0)'

@@ -294,10 +294,14 @@ def test_every_flag_with_a_field_sets_a_field_that_exists():
         _at(document, field)
 
 
-def test_no_two_flags_share_a_name_or_a_field():
-    names = [name for flag in FLAGS for name in (flag.name, flag.short) if name]
-    fields = [flag.field for flag in FLAGS if flag.field]
+@pytest.mark.parametrize("command", [Commands.PROXY, Commands.PLAN, Commands.DIFF, Commands.EXPLAIN])
+def test_no_two_flags_of_a_command_share_a_name(command):
+    names = [name for flag in flags_of(command) for name in (flag.name, flag.short) if name]
     assert len(names) == len(set(names))
+
+
+def test_no_two_flags_share_a_field():
+    fields = [flag.field for flag in FLAGS if flag.field]
     assert len(fields) == len(set(fields))
 
 
