@@ -29,7 +29,7 @@ from ipvsproxy.stdout import print_lines
 from ipvsproxy.top.figures import Figures, Order, Row, Sample, figures, in_order, sample_of
 from ipvsproxy.top.options import TopOptions, parse_options
 from ipvsproxy.top.screen import COLUMNS, View, cells, screen, words_of_state
-from ipvsproxy.top.terminal import Screen, open_terminal
+from ipvsproxy.top.terminal import Screen, is_dumb_terminal, open_terminal
 
 DEFAULT_INTERVAL_S = 2.0
 _NAMES_EVERY_S = 30.0  # at 10,000 Services they are a second's work for the daemon
@@ -40,6 +40,7 @@ _QUIT = frozenset({"q", "Q", "", "\x04"})  # the empty one: the terminal is gone
 
 _BY_VIP = "v"
 _NO_SERVICE = "-"
+_ONCE = "ipvsproxy top --once prints lines"
 
 Look: TypeAlias = Callable[[], Sample]
 ReadNames: TypeAlias = Callable[[], Known | None]
@@ -137,7 +138,9 @@ def _words(row: Row) -> tuple[str, ...]:
 
 def _show(options: TopOptions, look: Look) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise IpvsproxyError("top", "standard input and output are no terminal", "ipvsproxy top --once prints lines")
+        raise IpvsproxyError("top", "standard input and output are no terminal", _ONCE)
+    if is_dumb_terminal():
+        raise IpvsproxyError("top", "a terminal like this (TERM) takes lines only", _ONCE)
     try:
         with open_terminal(sys.stdin.fileno()) as terminal:
             follow(options, look, terminal, SystemClock())

@@ -82,6 +82,11 @@ class Terminal:
         return self._keyboard.wait(timeout_s)
 
 
+def is_dumb_terminal() -> bool:
+    """Whether rich would draw nothing on the terminal of standard output, since that moves no cursor."""
+    return Console().is_dumb_terminal
+
+
 @contextmanager
 def open_terminal(descriptor: int) -> Iterator[Terminal]:
     """The terminal of standard output, whose keys come by this descriptor."""

@@ -150,6 +150,16 @@ def test_without_a_terminal_it_says_what_to_do(monkeypatch):
         top_command.run([])
 
 
+def test_a_terminal_that_moves_no_cursor_is_told_what_to_do(monkeypatch):
+    """rich would draw nothing there until the end."""
+    monkeypatch.setattr(top_command, "kernel_samples", lambda _: contextlib.nullcontext(None))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(IpvsproxyError, match=r"takes lines only.*--once"):
+        top_command.run([])
+
+
 @pytest.mark.parametrize(
     "words,options",
     [
