@@ -92,13 +92,13 @@ def make_parser() -> argparse.ArgumentParser:
     where.add_argument("--from", dest="read_from", type=_file, metavar="FILE", help="-o json or ipvsadm -S -n wrote it")
     add_names_options(where)
     theirs = parser.add_argument_group("As ipvsadm's")
-    theirs.add_argument("-L", "-l", "--list", "-n", "--numeric", "--exact", action="store_true", help="always so here")
-    theirs.add_argument(
-        "-t", "--tcp-service", dest="tcp", type=_endpoint, metavar="IP:PORT", help="this virtual server"
-    )
-    theirs.add_argument("-u", "--udp-service", dest="udp", type=_endpoint, metavar="IP:PORT", help="likewise")
-    theirs.add_argument("--sctp-service", dest="sctp", type=_endpoint, metavar="IP:PORT", help="likewise")
-    theirs.add_argument("-f", "--fwmark-service", dest="fwmark", type=_mark, metavar="MARK", help="likewise")
+    always = ("-L", "-l", "--list", "-n", "--numeric", "-X", "--exact", "--sort")
+    theirs.add_argument(*always, action="store_true", help="always so here")
+    one = theirs.add_mutually_exclusive_group()
+    one.add_argument("-t", "--tcp-service", dest="tcp", type=_endpoint, metavar="IP:PORT", help="this virtual server")
+    one.add_argument("-u", "--udp-service", dest="udp", type=_endpoint, metavar="IP:PORT", help="likewise")
+    one.add_argument("--sctp-service", dest="sctp", type=_endpoint, metavar="IP:PORT", help="likewise")
+    one.add_argument("-f", "--fwmark-service", dest="fwmark", type=_mark, metavar="MARK", help="likewise")
     parser.add_argument("-h", "--help", action="store_true", help="this help")
     return parser
 
@@ -118,7 +118,7 @@ def _selection(given: Any) -> Selection:  # noqa: ANN401  # argparse's namespace
 def _service(text: str, namespace: str) -> WantedService:
     head, _, port = text.partition(":")
     before, slash, name = head.rpartition("/")
-    if not name or (not slash and not namespace) or "/" in before:
+    if not name or not (before if slash else namespace) or "/" in before:
         raise ConfigError("--service", f"{quoted(text)} is not NAMESPACE/NAME[:PORT]")
     return WantedService(before or namespace, name, port)
 

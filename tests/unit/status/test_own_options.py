@@ -86,6 +86,10 @@ def test_one_virtual_server_is_named_as_for_ipvsadm(words, frontend):
     assert parsed("-Ln", *words.split()).selection.frontend == frontend
 
 
+def test_what_changes_nothing_in_ipvsadm_changes_nothing_here():
+    assert parsed("-LnX", "--sort", "--names") == parsed("--names")
+
+
 def test_an_address_is_a_network_of_one():
     found = parsed("--address", "10.0.0.1", "--address", "fd00::/8").selection.networks
     assert found == (Cidr(addr("10.0.0.1"), 32), parse_cidr("fd00::/8"))
@@ -99,6 +103,8 @@ def test_an_address_is_a_network_of_one():
         pytest.param("--watch=nan", "no number of seconds above 0", id="no number"),
         pytest.param("--from=", "it needs the name of a file", id="no file, which a script's unset variable may leave"),
         pytest.param("--service=", "is not NAMESPACE/NAME[:PORT]", id="no Service, likewise"),
+        pytest.param("--service /web", "is not NAMESPACE/NAME[:PORT]", id="a Service of no namespace"),
+        pytest.param("-t 10.0.0.1:80 -u 10.0.0.1:53 -o json", "not allowed with argument", id="two virtual servers"),
         pytest.param("--service web", "is not NAMESPACE/NAME[:PORT]", id="a Service without its namespace"),
         pytest.param("--service a/b/c", "is not NAMESPACE/NAME[:PORT]", id="too many parts"),
         pytest.param("--address web", "is neither an IP address nor a CIDR", id="no address"),
@@ -125,8 +131,8 @@ def test_the_help_names_every_option():
 
 
 def test_every_option_of_ours_is_known_as_such_and_none_of_ipvsadms():
-    theirs = {"--list", "--numeric", "--exact", "--stats", "--rate", "--tcp-service", "--udp-service", "--sctp-service",
-              "--fwmark-service", "--from", "--help"}  # fmt: skip
+    theirs = {"--list", "--numeric", "--exact", "--sort", "--stats", "--rate", "--tcp-service", "--udp-service",
+              "--sctp-service", "--fwmark-service", "--from", "--help"}  # fmt: skip
     for action in make_parser()._actions:
         for option in action.option_strings:
             if option.startswith("--"):
