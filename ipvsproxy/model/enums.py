@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from typing import Final
 
 
 class Family(IntEnum):
@@ -33,6 +34,9 @@ class Protocol(IntEnum):
     def word(self) -> str:
         """Lower-case word as ipset and iptables print it."""
         return self.name.lower()
+
+
+PROTOCOL_NAMES: Final[dict[int, str]] = {protocol.value: protocol.name for protocol in Protocol}
 
 
 class ForwardingMethod(IntEnum):

@@ -45,7 +45,6 @@ _COLUMNS = {
     "tun-info": Columns.TUNNELS,
 }
 _UNRECORDED = frozenset({"sort", "ipv6"})
-_PROTOCOLS = {"tcp-service": Protocol.TCP, "udp-service": Protocol.UDP, "sctp-service": Protocol.SCTP}
 
 
 def written_by(words: Sequence[str]) -> str | None:
@@ -122,11 +121,11 @@ class _Options:
                 raise Refused(f"invalid fwmark value `{text}' specified")
             self.service = mark_name(mark, Family.IPV4)
             return
-        found = selectors.service_address(text, _PROTOCOLS[long], self._resolver)
+        found = selectors.service_address(text, selectors.PROTOCOLS[long], self._resolver)
         if found is None:
             raise Refused("illegal virtual server address[:port] specified")
         address, port = found
-        self.service = ServiceName(family_of(address), _PROTOCOLS[long], address, port)
+        self.service = ServiceName(family_of(address), selectors.PROTOCOLS[long], address, port)
 
     def _make_ipv6(self, _: str, __: str) -> None:
         if self.service is None or not self.service.fwmark:

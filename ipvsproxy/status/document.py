@@ -18,11 +18,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.model.addr import PackedAddr, family_of, format_addr
-from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelType, VirtualServerFlags
+from ipvsproxy.model.enums import PROTOCOL_NAMES, Family, ForwardingMethod, TunnelType, VirtualServerFlags
 from ipvsproxy.model.json_schema import schema_text
 from ipvsproxy.model.observed import NO_STATISTICS, IpvsTable, ObservedRealServer, ObservedVirtualServer, Statistics
 from ipvsproxy.status.rows import UNKNOWN, RealRow, VirtualRow
-from ipvsproxy.status.words import KERNEL_NAME
+from ipvsproxy.status.words import FORWARD_MASK, KERNEL_NAME
 
 Info: TypeAlias = tuple[int, int]  # the kernel's version word (0x010201), the size of its connection table
 
@@ -38,11 +38,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 KernelName: TypeAlias = Annotated[str, Meta(pattern=f"^{KERNEL_NAME.pattern}$")]
 Version: TypeAlias = Annotated[str, Meta(pattern="^([0-9]{1,3}[.]){2}[0-9]{1,3}$")]
 
-_METHOD_MASK = 0x07
 _METHODS: dict[int, str] = {method.value: method.name.lower() for method in ForwardingMethod}
 _TUNNELS: dict[int, str] = {kind.value: kind.name.lower() for kind in TunnelType}
-_PROTOCOLS: dict[int, str] = {protocol.value: protocol.name for protocol in Protocol}
-_PROTOCOL_NUMBERS = {name: number for number, name in _PROTOCOLS.items()}
+_PROTOCOL_NUMBERS = {name: number for number, name in PROTOCOL_NAMES.items()}
 _FLAGS = {
     VirtualServerFlags.PERSISTENT: "persistent",
     VirtualServerFlags.ONE_PACKET: "one-packet",
@@ -165,7 +163,7 @@ def part_of(row: VirtualRow) -> VirtualServerPart:
     server, owner = row.server, row.owner
     return VirtualServerPart(
         family="IPv4" if server.family is Family.IPV4 else "IPv6",
-        protocol="" if server.fwmark else _PROTOCOLS.get(server.protocol, str(server.protocol)),
+        protocol="" if server.fwmark else PROTOCOL_NAMES.get(server.protocol, str(server.protocol)),
         address=format_addr(server.address),
         port=server.port,
         firewall_mark=server.fwmark,
@@ -188,7 +186,7 @@ def _real_part(row: RealRow) -> RealServerPart:
         address=format_addr(server.address),
         port=server.port,
         weight=server.weight,
-        forwarding=_METHODS.get(server.conn_flags & _METHOD_MASK, UNKNOWN),
+        forwarding=_METHODS.get(server.conn_flags & FORWARD_MASK, UNKNOWN),
         forwarding_bits=server.conn_flags,
         active_connections=server.active,
         inactive_connections=server.inactive,

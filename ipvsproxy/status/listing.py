@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, TunnelFlags, TunnelType, VirtualServerFlags
+from ipvsproxy.model.enums import PROTOCOL_NAMES, Family, ForwardingMethod, TunnelFlags, TunnelType, VirtualServerFlags
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer
 from ipvsproxy.status.endpoints import Endpoint
 from ipvsproxy.status.figures import Figures, exact, scaled, signed, unsigned
@@ -38,7 +38,6 @@ _FORWARD_WORDS: dict[int, str] = {
 }
 _NO_TUNNEL = "n/a"
 _U32 = 0xFFFF_FFFF
-_PROTOCOL_WORDS: dict[int, str] = {protocol: protocol.name for protocol in Protocol}
 
 
 class _Layout(NamedTuple):
@@ -94,7 +93,7 @@ def _name(server: ObservedVirtualServer, endpoint: Endpoint) -> str:
     if server.fwmark:
         return f"FWM  {signed(server.fwmark)}" + (" IPv6" if server.family is Family.IPV6 else "")
     text = endpoint(server.address, server.port, server.protocol)
-    name = f"{_PROTOCOL_WORDS.get(server.protocol, '?'):<4} {text}"
+    name = f"{PROTOCOL_NAMES.get(server.protocol, '?'):<4} {text}"
     return name[:_NAME_COLUMNS] if server.family is Family.IPV4 else name
 
 

@@ -35,7 +35,6 @@ CONN_TAB_SIZE: Final = 4096  # CONFIG_IP_VS_TAB_BITS=12
 
 _SCHEDULER = "wlc"
 _PERSISTENCE_S = "300"
-_PROTOCOLS = {"tcp-service": Protocol.TCP, "udp-service": Protocol.UDP, "sctp-service": Protocol.SCTP}
 _METHODS = {"m": ForwardingMethod.MASQ, "i": ForwardingMethod.TUNNEL, "g": ForwardingMethod.ROUTE}
 _TUNNELS = {"ipip": TunnelType.IPIP, "gue": TunnelType.GUE, "gre": TunnelType.GRE}
 _CHECKSUMS = {"tun-csum": TunnelFlags.CHECKSUM, "tun-remcsum": TunnelFlags.REMOTE_CHECKSUM}
@@ -99,7 +98,7 @@ class _Reader:
             if not mark:
                 raise ValueError("0 is no firewall mark")
             return mark_name(mark, Family.IPV6 if "ipv6" in given else Family.IPV4)
-        protocol = _PROTOCOLS[selector.option.long]
+        protocol = selectors.PROTOCOLS[selector.option.long]
         address, port = self._address(selector.value or "", protocol)
         return ServiceName(family_of(address), protocol, address, port)
 

@@ -13,6 +13,9 @@ from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.status.endpoints import Resolver
 
+PROTOCOLS = {"tcp-service": Protocol.TCP, "udp-service": Protocol.UDP, "sctp-service": Protocol.SCTP}
+"""What an option that names a virtual server by its address says of the protocol."""
+
 _PORTS = range(1 << 16)
 _MARKS = range(1, 1 << 32)
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]{1,99}", re.ASCII)  # what strtol takes, within reason

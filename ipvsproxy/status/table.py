@@ -12,16 +12,15 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from ipvsproxy.model.addr import format_endpoint
-from ipvsproxy.model.enums import Family, ForwardingMethod, Protocol, VirtualServerFlags
+from ipvsproxy.model.enums import PROTOCOL_NAMES, Family, ForwardingMethod, VirtualServerFlags
 from ipvsproxy.model.observed import Statistics
 from ipvsproxy.model.printable import printable
 from ipvsproxy.status.rows import DRAINING, RealRow, VirtualRow
+from ipvsproxy.status.words import FORWARD_MASK
 
 _LOOKED_AT = 1000  # lines that decide about widths
 _GAP = "  "
-_METHOD_MASK = 0x07
 _METHODS: dict[int, str] = {method.value: method.name.capitalize() for method in ForwardingMethod}
-_PROTOCOLS: dict[int, str] = {protocol.value: protocol.name for protocol in Protocol}
 _TROUBLED = frozenset({"not-ready", "unknown"})
 
 
@@ -163,7 +162,7 @@ def _server(row: VirtualRow) -> str:
     server = row.server
     if server.fwmark:
         return f"FWM {server.fwmark}" + (" IPv6" if server.family is Family.IPV6 else "")
-    return f"{_PROTOCOLS.get(server.protocol, server.protocol)} {format_endpoint(server.address, server.port)}"
+    return f"{PROTOCOL_NAMES.get(server.protocol, server.protocol)} {format_endpoint(server.address, server.port)}"
 
 
 def _service(row: VirtualRow) -> str:
@@ -186,7 +185,7 @@ def _duration(seconds: float) -> str:
 
 
 def _method(real: RealRow) -> str:
-    return _METHODS.get(real.server.conn_flags & _METHOD_MASK, "?")
+    return _METHODS.get(real.server.conn_flags & FORWARD_MASK, "?")
 
 
 def _flags(row: VirtualRow) -> str:

@@ -12,12 +12,10 @@ from enum import StrEnum
 import msgspec
 
 from ipvsproxy.model.addr import format_endpoint
-from ipvsproxy.model.enums import Protocol
+from ipvsproxy.model.enums import PROTOCOL_NAMES
 from ipvsproxy.model.figures import Undone
 from ipvsproxy.model.flows import TableUsage, TrackingErrors
 from ipvsproxy.model.observed import ObservedRealServer, ObservedVirtualServer, Statistics
-
-_PROTOCOLS: dict[int, str] = {protocol: protocol.name for protocol in Protocol}
 
 
 class ServerSample(msgspec.Struct, frozen=True, gc=False):
@@ -159,7 +157,7 @@ def _names_of(row: Row) -> tuple[bool, str, str]:
 def _name(server: ObservedVirtualServer) -> str:
     if server.fwmark:
         return f"FWM {server.fwmark} {server.family.label}"
-    protocol = _PROTOCOLS.get(server.protocol, str(server.protocol))
+    protocol = PROTOCOL_NAMES.get(server.protocol, str(server.protocol))
     return f"{format_endpoint(server.address, server.port)}/{protocol}"
 
 
