@@ -9,6 +9,7 @@ import socket
 from contextlib import closing
 
 from ipvsproxy.errors import IpvsproxyError, describe_errno
+from ipvsproxy.model.notes import one_line
 from ipvsproxy.serve.local_socket import socket_path
 
 _WHAT = "cannot ask the daemon"
@@ -36,7 +37,8 @@ def ask(page: str, *, patience_s: float, path: str = "", hint: str = "") -> byte
 
 def not_understood(path: str, error: Exception, hint: str = "") -> IpvsproxyError:
     """What to raise where an answer says nothing."""
-    return IpvsproxyError(_WHAT, f"{path or 'it'} answers, but not as a daemon of this version: {error}", hint)
+    said = one_line(str(error).strip())
+    return IpvsproxyError(_WHAT, f"{path or 'it'} answers, but not as a daemon of this version: {said}", hint)
 
 
 class _LocalConnection(http.client.HTTPConnection):

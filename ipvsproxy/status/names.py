@@ -76,7 +76,7 @@ class Names:
         addresses = tuple(address for text in service.addresses if (address := parse_addr(text)) is not None)
         families = {family_of(address) for address in addresses}
         for port in service.ports:
-            protocol = int(Protocol[port.protocol])
+            protocol = _number(port.protocol)
             found = service, Owner(service.namespace, service.name, port.name, port.port)
             for address in addresses:
                 self._fronts.setdefault((protocol, address, port.port), found)
@@ -88,6 +88,11 @@ def _front(server: ObservedVirtualServer) -> _Front:
     return server.protocol, server.address, server.port
 
 
+def _number(protocol: str) -> int:
+    """0, which is nobody's, for one that only a later daemon knows."""
+    return Protocol[protocol] if protocol in Protocol.__members__ else 0
+
+
 def _drain_key(drain: KnownDrain) -> tuple[_Front, tuple[PackedAddr | None, int]]:
-    front = int(Protocol[drain.protocol]), parse_addr(drain.address) or b"", drain.port
+    front = _number(drain.protocol), parse_addr(drain.address) or b"", drain.port
     return front, (parse_addr(drain.real_address), drain.real_port)

@@ -72,7 +72,7 @@ def answering(listener: socket.socket, answer: bytes) -> threading.Thread:
         pytest.param(b"HTTP/1.0 503 Busy\r\n\r\nask again\n", "ask again", id="a busy daemon"),
         pytest.param(b'HTTP/1.0 200 OK\r\n\r\n{"format":99}', "format 99, not 1", id="a daemon of another version"),
         pytest.param(b"HTTP/1.0 200 OK\r\n\r\nhello", "not as a daemon of this version", id="nonsense"),
-        pytest.param(b"hello\r\n\r\n", "not as a daemon of this version", id="no HTTP at all"),
+        pytest.param(b"hello\r\n\r\n", "not as a daemon of this version: hello. Name", id="no HTTP at all"),
     ],
 )
 def test_an_answer_of_no_use_is_told(tmp_path, answer, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ipvsproxy.cluster.known import Known, KnownDrain, KnownEndpoint, KnownHead, KnownPort, KnownService
@@ -93,3 +94,10 @@ def test_only_the_real_server_that_drains_has_time_left():
     found = names(WEB, drains=(drain,))
     assert found.left_s(virtual("10.96.0.20", 80), ObservedRealServer(addr("10.244.1.6"), 8080)) is None
     assert found.left_s(virtual("192.0.2.7", 80), ObservedRealServer(addr("10.244.1.5"), 8080)) is None
+
+
+def test_a_protocol_that_only_a_later_daemon_knows_is_passed_over():
+    later = msgspec.structs.replace(WEB, ports=(KnownPort("QUIC", 443, "h3"), *WEB.ports))
+    found = names(later, drains=(KnownDrain("QUIC", "10.96.0.20", 443, "10.244.1.5", 8443, 1.0),))
+    assert found.owner(virtual("10.96.0.20", 80)) == WEB_HTTP
+    assert found.owner(virtual("10.96.0.20", 443)) is None
