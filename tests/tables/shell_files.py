@@ -30,6 +30,7 @@ from ipvsproxy.config.types import (  # noqa: E402
     PlanFormat,
     ProxyMode,
 )
+from ipvsproxy.status import own_options  # noqa: E402
 from ipvsproxy.top import options as top  # noqa: E402
 
 FOLDER = ROOT / "ipvsproxy/share"
@@ -61,6 +62,7 @@ _SYNOPSIS = (
     ("ipvsproxy diff", "[--manifests DIR] [-o json] [flags]"),
     ("ipvsproxy explain", "NAMESPACE/NAME|ADDRESS:PORT[/TCP] [--from CLIENT] [flags]"),
     ("ipvsproxy status", "[--from FILE] [arguments of ipvsadm(8) that list]"),
+    ("ipvsproxy status", "--names|-o FORMAT|... [options]"),
     ("ipvsproxy top", "[--once] [--interval SECONDS] [--sort COLUMN]"),
 )
 
@@ -71,8 +73,8 @@ def completion_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands")
     for name, command in (("plan", Commands.PLAN), ("diff", Commands.DIFF), ("explain", Commands.EXPLAIN)):
         commands.add_parser(name, parents=[make_parser(command)], add_help=False, help=_COMMANDS[name])
-    commands.add_parser("status", add_help=False, help=_COMMANDS["status"])
-    commands.add_parser("top", parents=[top.make_parser()], add_help=False, help=_COMMANDS["top"])
+    for name, options in (("status", own_options), ("top", top)):
+        commands.add_parser(name, parents=[options.make_parser()], add_help=False, help=_COMMANDS[name])
     for name, each in {"": parser, **commands.choices}.items():
         for action in each._actions:
             _describe(action, name)
@@ -120,6 +122,8 @@ def _manual_lines() -> Iterator[str]:
     yield from _options(action for action in diff._actions if action.dest == DIFF_OUTPUT.name)
     yield from (".PP", "and for explain:")
     yield from _options(action for action in explain._actions if action.dest not in told)
+    yield from (".SH OPTIONS OF STATUS", "Those of", ".BR ipvsadm (8)", "that list, or, for a view of our own:")
+    yield from _groups(own_options.make_parser())
     yield from (".SH OPTIONS OF TOP", *_options(top.make_parser()._actions))
     yield ".SH EXIT STATUS"
     for code, meaning in EXIT_CODE_MEANINGS.items():

@@ -8,6 +8,8 @@ import tomllib
 import pytest
 
 from ipvsproxy.config.flags import FLAGS
+from ipvsproxy.status import own_options
+from ipvsproxy.top import options as top
 from tests.tables import shell_files
 
 BASH = shell_files.FOLDER / "bash" / shell_files.COMPLETIONS["bash"]
@@ -30,6 +32,13 @@ def test_every_flag_is_in_the_manual(flag):
     assert rf"\fB{shell_files._escaped(flag.name)}\fR" in shell_files.manual()
 
 
+@pytest.mark.parametrize("parser", [own_options.make_parser(), top.make_parser()], ids=["status", "top"])
+def test_every_option_of_a_command_is_in_the_manual(parser):
+    manual = shell_files.manual()
+    names = [name for action in parser._actions for name in action.option_strings]
+    assert [name for name in names if rf"\fB{shell_files._escaped(name)}\fR" not in manual] == []
+
+
 def completed(*words: str) -> list[str]:
     """What bash offers for the last word."""
     script = (
@@ -47,6 +56,9 @@ def completed(*words: str) -> list[str]:
         pytest.param(["--iptables-backend", "l"], ["legacy"], id="a value"),
         pytest.param(["pl"], ["plan"], id="a command"),
         pytest.param(["plan", "--from"], ["--from-cluster"], id="a flag of a command"),
+        pytest.param(["status", "--na"], ["--names", "--namespace"], id="a flag of status"),
+        pytest.param(["status", "--names", "-o", "js"], ["json"], id="a format of status"),
+        pytest.param(["diff", "-o", "j"], ["json"], id="a format of diff"),
         pytest.param(["plan", "-o", "ip6"], ["ip6tables"], id="a value behind a short flag"),
     ],
 )

@@ -51,7 +51,7 @@ function _shtab_ipvsproxy_using
 end
 
 set -g _shtab_ipvsproxy_commands plan diff explain status top
-set -g _shtab_ipvsproxy_opts_with_value --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --healthz-bind-address --healthz-port --hostname-override --interval --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proc-sys-net --proxy-mode --service-metrics --show-hidden-metrics-for-version --sort --v --vmodule --write-config-to -o -v
+set -g _shtab_ipvsproxy_opts_with_value --address --bind-address --cluster-cidr --config --config-sync-period --conntrack-max-per-core --conntrack-min --conntrack-tcp-timeout-close-wait --conntrack-tcp-timeout-established --conntrack-udp-timeout --conntrack-udp-timeout-stream --detect-local-mode --feature-gates --filter-verdict --from --fwmark-service --healthz-bind-address --healthz-port --hostname-override --interval --ip-families --iptables-backend --iptables-masquerade-bit --iptables-min-sync-period --iptables-sync-period --ipvs-drain-timeout --ipvs-estimation --ipvs-exclude-cidrs --ipvs-min-sync-period --ipvs-scheduler --ipvs-sync-period --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --kube-api-burst --kube-api-content-type --kube-api-qps --kubeconfig --log-flush-frequency --log-json-info-buffer-size --log-text-info-buffer-size --logging-format --manifests --master --metrics-bind-address --metrics-port --namespace --node-addresses --nodeport-addresses --oom-score-adj --output --pod-bridge-interface --pod-interface-name-prefix --proc-sys-net --proxy-mode --sctp-service --service --service-metrics --show-hidden-metrics-for-version --sort --tcp-service --udp-service --v --vmodule --watch --write-config-to -N -f -o -t -u -v
 
 complete -c ipvsproxy -e
 complete -c ipvsproxy -f
@@ -312,6 +312,27 @@ complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-text-info-buffe
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-json-split-stream -d 'See --log-text-split-stream.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using explain' -l log-json-info-buffer-size -x -d 'See --log-flush-frequency. (default 0)'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using; and test $_shtab_ipvsproxy_npos -eq 0' -a status -d 'list what the kernel has, as ipvsadm does'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s o -l output -xka "table wide json yaml" -d 'format (default table)'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l names -d 'Service, pod, node, zone and state beside each server'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l stats -d 'connections, packets and bytes so far'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l rate -d 'the same a second'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l watch -x -d 'again and again (2)'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s N -l namespace -x -d 'of Services of this namespace'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l service -x -d 'of this Service; PORT: name or number'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l address -x -d 'at, or to, it'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l draining -d 'real servers that get no new connections'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l empty -d 'virtual servers without a real server that gets some'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l not-ours -d 'virtual servers that no Service wants'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l from -xka "(__fish_complete_path (commandline -ct))" -d '-o json or ipvsadm -S -n wrote it'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l manifests -xka "(__fish_complete_directories)" -d 'names from a folder'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l from-cluster -d 'names from the API server'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l kubeconfig -xka "(__fish_complete_path (commandline -ct))" -d 'the same, by this kubeconfig'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s L -s l -l list -s n -l numeric -s X -l exact -l sort -d 'always so here'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s t -l tcp-service -x -d 'this virtual server'
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s u -l udp-service -x -d likewise
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -l sctp-service -x -d likewise
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s f -l fwmark-service -x -d likewise
+complete -c ipvsproxy -n '_shtab_ipvsproxy_using status' -s h -l help -d 'this help'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using; and test $_shtab_ipvsproxy_npos -eq 0' -a top -d 'follow connections, rates and draining'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l once -d 'Print all virtual servers once, as plain lines.'
 complete -c ipvsproxy -n '_shtab_ipvsproxy_using top' -l interval -x -d 'How often to look; 2 if not given.'
