@@ -36,7 +36,7 @@ _IPV6 = st.sampled_from(_IPV6_EDGES) | st.binary(min_size=16, max_size=16).map(
 _ADDRESSES = {Family.IPV4: _IPV4, Family.IPV6: _IPV6}
 _MASKS = {
     Family.IPV4: st.sampled_from(["ffffffff", "ffffff00", "00000000"]) | _U32.map("{:08x}".format),
-    Family.IPV6: st.sampled_from([128, 64, 1]).map(lambda length: length.to_bytes(4, sys.byteorder).hex()),
+    Family.IPV6: (st.sampled_from([128, 64, 1]) | _U32).map(lambda length: length.to_bytes(4, sys.byteorder).hex()),
 }
 _SCHEDULERS = st.sampled_from(["rr", "wrr", "lc", "wlc", "sh", "mh", "dh", "lblc", "lblcr", "sed", "nq", "fo", "ovf"])
 # Every limit of the columns' scales, and what 32 bits make of it.
@@ -131,7 +131,7 @@ def _states(services: st.SearchStrategy[list[dict[str, object]]]) -> st.SearchSt
         {
             "services": services,
             "version": st.integers(0x10000, 0xFFFFFF),
-            "conn_tab_size": st.integers(8, 27).map(lambda bits: 1 << bits),
+            "conn_tab_size": st.integers(8, 27).map(lambda bits: 1 << bits) | _U32,
         },
         optional={
             "daemons": st.lists(_DAEMONS, max_size=2),
