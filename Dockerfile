@@ -9,7 +9,7 @@ ARG BUILD_IMAGE=${BASE_IMAGE}
 # What the daemon calls, and no more: iptables of both flavours with their extension modules and libiptc, ipset for people
 # who look, modprobe for the init container. The base may have it all already.
 FROM ${BASE_IMAGE} AS runtime
-ENV DEBIAN_FRONTEND=noninteractive
+ARG DEBIAN_FRONTEND=noninteractive
 RUN packages="ca-certificates ipset iptables kmod libip4tc2 libip6tc2 libxtables12 python3"; \
     dpkg-query --show ${packages} >/dev/null 2>&1 || { \
         apt-get update -q && apt-get install -y -q --no-install-recommends ${packages} && rm -rf /var/lib/apt/lists/*; \
@@ -18,7 +18,7 @@ RUN packages="ca-certificates ipset iptables kmod libip4tc2 libip6tc2 libxtables
 
 # gcc is for two dependencies that come as sources only. Whatever is fetched is built by a user who may nothing else.
 FROM ${BUILD_IMAGE} AS build
-ENV DEBIAN_FRONTEND=noninteractive
+ARG DEBIAN_FRONTEND=noninteractive
 RUN packages="ca-certificates gcc libc6-dev python3-dev python3-venv"; \
     dpkg-query --show ${packages} >/dev/null 2>&1 || { \
         apt-get update -q && apt-get install -y -q --no-install-recommends ${packages}; \
