@@ -1,9 +1,11 @@
 """Builds the image from packages alone, for no image registry can be reached here: `make image`.
 
 The base is made by mmdebstrap, the image by buildah from the Dockerfile; both are Debian packages, and run as root. In
-build/image lie the image as an archive, its bill of materials (CycloneDX), and its root file system.
+build/image lie the image as an archive, its bill of materials (CycloneDX), its root file system, and its settings
+(config.json, as the OCI image specification has them).
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # run by path
 
 from ipvsproxy import __version__  # noqa: E402  # needs the line above
 from tests.lab import programs  # noqa: E402
+from tests.lab.containers import Image  # noqa: E402
 from tests.lab.machine import LabError  # noqa: E402
 
 OUT = ROOT / "build" / "image"
@@ -35,12 +38,41 @@ BASES = {
 }
 """The Dockerfile's two bases, by their argument: name, and the packages that it looks for."""
 LEFT_OUT = ("share/doc", "share/man", "share/locale", "share/info", "lib/*/gconv")
+# What the image depends on, beside what the package mirrors have by now.
+SOURCES = ("Dockerfile", ".dockerignore", "tests/lab/image.py")
 # How this machine reaches package registries is its own affair, and no part of the image.
 SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 _SBOM = """
 import importlib.metadata as m, json
 print(json.dumps([[d.name, d.version, d.metadata.get("License-Expression") or ""] for d in m.distributions()]))
 """
+
+
+def make() -> None:
+    """Build it if something that it depends on has changed since, or it was never built. Raises LabError."""
+    if not (OUT / "made-of").exists() or (OUT / "made-of").read_text() != made_of():
+        build()
+
+
+def find() -> Image:
+    """The image as it was built. Raises LabError."""
+    if not (OUT / "made-of").exists():
+        raise LabError(f"no image in {OUT.relative_to(ROOT)}. Run: make image")
+    settings = json.loads((OUT / "config.json").read_text())
+    environment = dict(entry.split("=", 1) for entry in settings["Env"])
+    return Image(OUT / "rootfs", settings["Entrypoint"], environment)
+
+
+def made_of() -> str:
+    """A digest of the files that it is made of."""
+    allowed = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"]
+    tops = [ROOT / name for name in (*SOURCES, *allowed)]
+    paths = sorted(path for top in tops for path in (top.rglob("*") if top.is_dir() else [top]))
+    digest = hashlib.sha256()
+    for path in paths:
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(ROOT)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def build() -> Path:
@@ -64,7 +96,11 @@ def build() -> Path:
     ]
     _run("buildah", "build", "--quiet", "--layers", *options, *settings, f"--tag={IMAGE}", str(ROOT))
     _run("buildah", "push", "--quiet", IMAGE, f"oci-archive:{OUT / 'ipvsproxy.tar'}:ipvsproxy:{__version__}")
-    return _unpack(OUT / "rootfs")
+    found = json.loads(_run("buildah", "inspect", "--type", "image", IMAGE))
+    (OUT / "config.json").write_text(json.dumps(found["OCIv1"]["config"], indent=1) + "\n")
+    rootfs = _unpack(OUT / "rootfs")
+    (OUT / "made-of").write_text(made_of())
+    return rootfs
 
 
 def _make_base(name: str, packages: Sequence[str], tar: Path) -> None:

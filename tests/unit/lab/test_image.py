@@ -42,3 +42,19 @@ def test_what_is_sent_to_the_builder_is_what_it_copies():
     }
     assert ignored[0] == "*"
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == copied
+
+
+def test_another_byte_in_a_source_makes_another_image_and_byte_code_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(image, "ROOT", tmp_path)
+    (tmp_path / "ipvsproxy" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "tests/lab").mkdir(parents=True)
+    (tmp_path / ".dockerignore").write_text("*\n!ipvsproxy\n**/__pycache__\n")
+    for name in ("Dockerfile", "tests/lab/image.py", "ipvsproxy/a.py"):
+        (tmp_path / name).write_text("1")
+    first = image.made_of()
+    (tmp_path / "ipvsproxy/__pycache__/a.pyc").write_text("2")
+    assert image.made_of() == first
+    (tmp_path / "ipvsproxy/a.py").write_text("2")
+    assert image.made_of() != first
