@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from tests.chart.cases import CASES, golden, objects
 from tests.chart.conftest import NODES, config_map, kubeconfig_of
+from tests.chart.release import SYSTEM, Release, release_of
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
 from tests.lab.machine import LabError
@@ -23,56 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 HELMS = get_args(helm.Helm)
 LIMIT_S = 240.0
-SYSTEM = "--namespace=kube-system"
 HOST = "--set=apiServer.host=192.0.2.10"
-
-
-class Release:
-    """A release of the chart in the cluster, by one of the Helms."""
-
-    def __init__(self, plane: ControlPlane, program: helm.Helm) -> None:
-        self.plane = plane
-        self._program = program
-
-    def run(self, verb: str, *arguments: str) -> helm.Answer:
-        """Run Helm on the cluster."""
-        environment = {"KUBECONFIG": str(self.plane.kubeconfig)}
-        return helm.run(self._program, verb, "ipvsproxy", *arguments, SYSTEM, environ=environment)
-
-    def do(self, verb: str, *arguments: str) -> str:
-        """The same, and it must succeed."""
-        answer = self.run(verb, *arguments)
-        assert answer.code == 0, answer.err
-        return answer.out
-
-    def get(self, kind: str, *names: str) -> Any:
-        """An object, or all of a kind that are the release's."""
-        chosen = names or ("--selector=app.kubernetes.io/instance=ipvsproxy",)
-        return json.loads(self.plane.kubectl("get", kind, *chosen, SYSTEM, "--output=json"))
-
-    def pods(self, component: str = "proxy") -> dict[str, dict[str, Any]]:
-        """The ready Pods of a component that are not about to go, by node."""
-        return {
-            pod["spec"]["nodeName"]: pod
-            for pod in self.get("pods")["items"]
-            if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
-            and "deletionTimestamp" not in pod["metadata"]
-            and any((part["type"], part["status"]) == ("Ready", "True") for part in pod["status"].get("conditions", ()))
-        }
-
-    def images(self) -> set[str]:
-        """The images of all daemons."""
-        return {container["image"] for pod in self.pods().values() for container in pod["spec"]["containers"]}
-
-
-@contextlib.contextmanager
-def release_of(plane: ControlPlane, program: helm.Helm) -> Iterator[Release]:
-    """Nothing of it is left behind."""
-    release = Release(plane, program)
-    try:
-        yield release
-    finally:
-        release.run("uninstall", "--wait", "--ignore-not-found")
 
 
 @pytest.fixture(params=HELMS)
