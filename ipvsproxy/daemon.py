@@ -9,6 +9,7 @@
     health-…   thread   answers load balancers                                ←── with what the sync thread publishes
     healthz    thread   answers probes                                        ←── likewise
     metrics    thread   answers scrapes                                       ←── likewise
+    instance   thread   answers another start that one runs already
     status     thread   answers root on this node                             ←── with what the sync thread, when asked,
                                                                                   hands out between two passes
 
@@ -27,7 +28,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,6 +83,7 @@ log = structlog.get_logger()
 
 _CLEANUP_S = 10.0
 _INSTANCE = "\0ipvsproxy"
+_ASK_FOR = struct.pack("@ll", 5, 0)  # struct timeval
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 
@@ -102,7 +104,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
     follower = ConfigFollower(config, reread, ending.restart)
     signal.signal(signal.SIGHUP, lambda *_: follower.reload())
     accept_signals()
-    with _single_instance():
+    with _single_instance() as held:
         load_modules(config)
         chosen = choose_rules(config.iptables_backend, OWN_CHAINS)
         report_leftovers(chosen.backend, OWN_CHAINS)
@@ -134,6 +136,7 @@ def run(config: ProxyConfig, reread: Callable[[], ProxyConfig]) -> int | Restart
         runner = Runner(inbox, tracker, reconciler, SystemClock(), periods(config))
         status = status_server(inbox.put, lambda: runner.figures, SystemClock(), name)
         workers = (
+            _Worker("instance", partial(_let_ask, held), partial(held.shutdown, socket.SHUT_RDWR), inbox),
             *source.workers,
             *_config_workers(config, follower, inbox),
             _Worker("device", monitor.run, monitor.stop, inbox),
@@ -400,10 +403,10 @@ def _stop_on_signals(ending: _Ending) -> None:
 
 
 @contextmanager
-def _single_instance() -> Iterator[None]:
+def _single_instance() -> Iterator[socket.socket]:
     """Hold a name that one process of a network namespace can have: an abstract Unix socket, gone with the process.
 
-    Any user may take that name, so a holder only counts if it runs as the same user.
+    Any user may take that name, so a holder only counts if it runs as the same user. The socket is for `_let_ask`.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
         try:
@@ -420,12 +423,20 @@ def _single_instance() -> Iterator[None]:
                     "Stop it first (SIGTERM leaves its state)",
                 ) from error
             log.warning("instance_name_taken", process=pid, user=uid, effect="a second ipvsproxy would not be noticed")
-        yield
+        yield held
+
+
+def _let_ask(held: socket.socket) -> None:
+    """Let in and out again whoever asks who holds the name, until it is shut down: few can wait, and those for ever."""
+    with suppress(OSError):
+        while True:
+            held.accept()[0].close()
 
 
 def _holder() -> tuple[int, int]:
     """Process and user of whoever holds the name; -1 where it does not listen, which an ipvsproxy does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _ASK_FOR)  # a holder that is not ours may not answer
         try:
             asking.connect(_INSTANCE)
         except OSError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 
@@ -14,7 +17,7 @@ from ipvsproxy import daemon
 from ipvsproxy.clock import SystemClock
 from ipvsproxy.config.command_line import Serve, parse_command_line
 from ipvsproxy.config.read import read_config
-from ipvsproxy.errors import IpvsproxyError, Unsupported
+from ipvsproxy.errors import AlreadyRunning, IpvsproxyError, Unsupported
 from ipvsproxy.kube.client import Access, ApiServer
 from ipvsproxy.kube.resources import watched
 from ipvsproxy.kube.watch import Watch
@@ -172,6 +175,19 @@ def test_no_other_thread_takes_a_signal_that_is_held_for_the_next_run():
     worker.thread.start()
     worker.thread.join()
     assert masks == [{signal.SIGTERM, signal.SIGINT, signal.SIGHUP}]
+
+
+def test_every_further_start_is_told_that_one_runs_already_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(daemon, "_INSTANCE", f"\0ipvsproxy-test-{os.getpid()}")
+    with daemon._single_instance() as held, ThreadPoolExecutor() as pool:
+        asked = pool.submit(daemon._let_ask, held)
+        try:
+            for _ in range(10):
+                with pytest.raises(AlreadyRunning, match=rf"another ipvsproxy \(process {os.getpid()}\)"):
+                    daemon._single_instance().__enter__()
+        finally:
+            held.shutdown(socket.SHUT_RDWR)
+        assert asked.result(timeout=10) is None
 
 
 def test_the_queue_tells_when_a_message_was_put_in(monkeypatch):
