@@ -417,9 +417,10 @@ def _single_instance() -> Iterator[socket.socket]:
                 raise KernelError("cannot tell whether another ipvsproxy runs", error.errno or 0) from error
             pid, uid = _holder()
             if uid == os.geteuid():
+                other = f"another ipvsproxy (process {pid})" if pid else "another ipvsproxy, of another container,"
                 raise AlreadyRunning(
                     "cannot start",
-                    f"another ipvsproxy (process {pid}) runs in this network namespace",
+                    f"{other} runs in this network namespace",
                     "Stop it first (SIGTERM leaves its state)",
                 ) from error
             log.warning("instance_name_taken", process=pid, user=uid, effect="a second ipvsproxy would not be noticed")
@@ -434,7 +435,10 @@ def _let_ask(held: socket.socket) -> None:
 
 
 def _holder() -> tuple[int, int]:
-    """Process and user of whoever holds the name; -1 where it does not listen, which an ipvsproxy does."""
+    """Process and user of whoever holds the name; -1 where it does not listen, which an ipvsproxy does.
+
+    The process is 0 where it is none of our process namespace: unix(7), pid_namespaces(7).
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _ASK_FOR)  # a holder that is not ours may not answer
         try:

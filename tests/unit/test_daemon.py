@@ -190,6 +190,16 @@ def test_every_further_start_is_told_that_one_runs_already_however_many_there_ar
         assert asked.result(timeout=10) is None
 
 
+def test_a_daemon_of_another_container_has_no_number_here(monkeypatch):
+    monkeypatch.setattr(daemon, "_INSTANCE", f"\0ipvsproxy-test-{os.getpid()}")
+    monkeypatch.setattr(daemon, "_holder", lambda: (0, os.geteuid()))
+    with (
+        daemon._single_instance(),
+        pytest.raises(AlreadyRunning, match="another ipvsproxy, of another container, runs in"),
+    ):
+        daemon._single_instance().__enter__()
+
+
 def test_the_queue_tells_when_a_message_was_put_in(monkeypatch):
     inbox = daemon.QueueInbox()
     monkeypatch.setattr(daemon.time, "monotonic", iter((7.0, 9.0)).__next__)
