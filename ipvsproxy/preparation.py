@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from ipvsproxy import __version__
-from ipvsproxy.config.types import Estimation, ProxyConfig
+from ipvsproxy.config.types import Estimation, IptablesBackend, ProxyConfig
 from ipvsproxy.errors import describe_errno
 from ipvsproxy.kernel import modules
 from ipvsproxy.kernel.api import HostFiles, Ipvs, Sysctls
@@ -50,13 +50,15 @@ def run(config: ProxyConfig) -> int:
 
 
 def load_modules(config: ProxyConfig) -> None:
-    """IPVS and the scheduler; all others load by themselves when they are used.
+    """IPVS, the scheduler, and what opens the legacy tables; all others load by themselves when they are used.
 
     A scheduler does that under IPVS' lock, and two of them (lblc, lblcr) wait there for network namespaces that are
     just ending, which wait for that lock: as a pod ends, the node's whole network would stand still for ever. Seen on
     Linux 6.12: ip_vs_scheduler_get and ip_vs_lblc_init against cleanup_net and ip_vs_dst_event.
+    Nobody but us loads ip_tables: its socket options are not known before (ENOPROTOOPT).
     """
-    modules.load(("ip_vs", f"ip_vs_{config.scheduler}"))
+    is_legacy = config.iptables_backend is IptablesBackend.LEGACY
+    modules.load(("ip_vs", f"ip_vs_{config.scheduler}", *(("ip_tables", "ip6_tables") if is_legacy else ())))
 
 
 def put_host_in_order(config: ProxyConfig, ipvs: Ipvs, files: HostFiles) -> int:

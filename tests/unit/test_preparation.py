@@ -74,6 +74,13 @@ def test_the_schedulers_module_is_loaded_before_the_scheduler_is_used(monkeypatc
     assert asked == ["ip_vs", "ip_vs_lblc"]
 
 
+def test_what_opens_the_legacy_tables_is_loaded_where_they_are_asked_for(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(preparation.modules, "load", asked.extend)
+    preparation.load_modules(read_config({"--iptables-backend": "legacy"}))
+    assert asked == ["ip_vs", "ip_vs_rr", "ip_tables", "ip6_tables"]
+
+
 def test_sysctls_that_are_set_already_are_not_written_so_that_read_only_ones_do_no_harm():
     kernel = FakeKernel()
     assert preparation.write_sysctls(read_config({}), kernel.kernel.sysctls, NEW_KERNEL) == 0
