@@ -9,6 +9,7 @@ programs in our place. Nothing here brings a table into being by looking for it.
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ Hint = Callable[[IptablesBackend], str]
 # Source: kubernetes v1.37.2 pkg/kubelet/kubelet_network_linux.go. The second is in older kubelets too.
 _HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 _HINT_CHAINS = {RuleTable("mangle", family): _HINTS for family in Family}
+_PERMISSION = "Run as root, or with the capabilities NET_ADMIN and NET_RAW"
 _LEGACY_NAMES = {
     Family.IPV4: Path("/proc/thread-self/net/ip_tables_names"),
     Family.IPV6: Path("/proc/thread-self/net/ip6_tables_names"),
@@ -47,10 +49,23 @@ class ChosenRules:
 
 def choose_rules(setting: IptablesBackend, own_chains: OwnChains) -> ChosenRules:
     """The flavour that `setting` names, or that this host uses; logged with the reason. Raises Unsupported."""
+    _require_raw_sockets()
     backend, reason = decide(setting, _kubelet_hint)
     log.info("iptables_backend_chosen", backend=backend.value, reason=reason)
     rules = NftRules(own_chains) if backend is IptablesBackend.NFT else LegacyRules(own_chains)
     return ChosenRules(backend, rules)
+
+
+def _require_raw_sockets() -> None:
+    """Both flavours ask for a set at one when a rule names it (libxt_set), and libiptc for all that it does.
+
+    Without, a start succeeds on a node that has no such rule yet, and fails in the middle of it. Raises Unsupported.
+    """
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW).close()
+    except PermissionError as error:
+        what, hint = "cannot open a raw socket, as rules that name sets need", _PERMISSION
+        raise Unsupported(what, error.errno or errno.EPERM, hint) from error
 
 
 def decide(setting: IptablesBackend, hint: Hint) -> tuple[IptablesBackend, str]:

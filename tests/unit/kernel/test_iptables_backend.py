@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import socket
 
 import pytest
 
 from ipvsproxy.config.types import IptablesBackend
 from ipvsproxy.errors import Unsupported
-from ipvsproxy.kernel.iptables_backend import decide
+from ipvsproxy.kernel.iptables_backend import choose_rules, decide
 
 AUTO, LEGACY, NFT = IptablesBackend.AUTO, IptablesBackend.LEGACY, IptablesBackend.NFT
 CHAIN = "chain KUBE-IPTABLES-HINT is among the IPv4 mangle rules"
@@ -64,3 +65,13 @@ def test_the_legacy_library_is_not_loaded_where_the_kubelet_is_in_nft():
     asked: list[IptablesBackend] = []
     decide(AUTO, scripted(CHAIN, "", asked))
     assert asked == [NFT]
+
+
+@pytest.mark.parametrize("setting", [AUTO, LEGACY, NFT])
+def test_without_raw_sockets_neither_flavour_is_chosen_and_the_capability_is_named(setting, monkeypatch):
+    def refuse(*_words: int) -> socket.socket:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(Unsupported, match=r"cannot open a raw socket.*EPERM.*NET_RAW"):
+        choose_rules(setting, {})
