@@ -54,12 +54,22 @@ class ControlPlane:
     @property
     def server(self) -> str:
         """host:port on this machine."""
-        return f"{HOST}:{self._ports['server']}"
+        return f"{HOST}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Of the server, wherever this machine is seen from."""
+        return self._ports["server"]
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that vouches for the server's."""
+        return self._authority.certificate
 
     def write_kubeconfig(self, path: Path, user: Mapping[str, str], host: str = HOST) -> Path:
         """A kubeconfig of this user (its section as kubectl writes it); `host`: this machine as the reader sees it."""
         cluster = {
-            "server": f"https://{host}:{self._ports['server']}",
+            "server": f"https://{host}:{self.port}",
             "certificate-authority-data": base64.b64encode(self._authority.certificate.read_bytes()).decode(),
         }
         document = {

@@ -65,4 +65,5 @@ def _options(plane: ControlPlane, program: Path, port: int) -> dict[str, object]
     }
     if program.name == "kube-controller-manager":
         options["service-account-private-key-file"] = plane.folder / "signing.key"
+        options["root-ca-file"] = plane.authority  # into the ConfigMap kube-root-ca.crt, which every Pod mounts
     return options

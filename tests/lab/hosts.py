@@ -95,6 +95,15 @@ class Namespace:
             return Path("/proc/sys", name).read_text().strip()
 
 
+class OwnNamespace(Namespace):
+    """The one that we are in. It stays as it is at the end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._descriptor = os.open(_OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
+        self.ip("link set lo up")
+
+
 def _call(function: str, *arguments: int) -> None:
     """setns(2) and unshare(2), which Python has since 3.12 only."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -131,16 +140,21 @@ _UNDERLAY = ("192.0.2.0/24", "2001:db8:1::/64")
 
 
 class Cluster:
-    """The picture above: one node to look at, its pods, and on demand another node and a client outside."""
+    """The picture above: one node to look at, its pods, and on demand another node and a client outside.
 
-    def __init__(self, networks: Networks = Networks()) -> None:  # frozen, so that sharing it is safe
+    `node` makes the node's namespace: a new one, or that of the machine, with the way that it has to other machines.
+    """
+
+    def __init__(  # Networks are frozen, so that sharing them is safe
+        self, networks: Networks = Networks(), node: type[Namespace] = Namespace
+    ) -> None:
         self.networks = networks
         self._stack = contextlib.ExitStack()
         self._wire: Namespace | None = None
         self._ports = 0
         self._hosts: dict[str, Namespace] = {}
         try:
-            self.node = self._namespace("node")
+            self.node = self._namespace("node", node)
             self._make_node()
         except BaseException:
             self.close()
@@ -181,8 +195,8 @@ class Cluster:
         """The host of this name: node, remote, outside, or a pod's."""
         return self._hosts[name]
 
-    def _namespace(self, name: str) -> Namespace:
-        self._hosts[name] = self._stack.enter_context(Namespace(name))
+    def _namespace(self, name: str, make: type[Namespace] = Namespace) -> Namespace:
+        self._hosts[name] = self._stack.enter_context(make(name))
         return self._hosts[name]
 
     def _routes_to_services(self) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.lab import helm, machine, programs, summary  # noqa: E402  # needs the line above
+from tests.lab import helm, image, machine, programs, summary  # noqa: E402  # needs the line above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,9 @@ NETFILTER = (
 
 
 def make_for_chart() -> None:
-    """Helm, the checker of schemas, and a control plane with controllers. Raises LabError."""
+    """Helm, the checker of schemas, a control plane with controllers, and the image. Raises LabError."""
     helm.make()
+    image.make()
     programs.make()
     programs.make_controllers()
 

@@ -65,7 +65,7 @@ runAsUser: 0
 runAsGroup: 0
 capabilities:
   drop: [ALL]
-  # NET_ADMIN: netlink, and the sysctls of the network. NET_RAW: the legacy tables of iptables.
+  # NET_ADMIN: netlink, and the sysctls of the network. NET_RAW: rules that name sets, and the legacy tables of iptables.
   add: [NET_ADMIN, NET_RAW]
 seccompProfile:
   type: RuntimeDefault
