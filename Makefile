@@ -42,8 +42,8 @@ image: setup ## build the image without an image registry (root, mmdebstrap, bui
 test: lint ## check, then the tests that need an API server or a kernel with IPVS (in a VM where this one has none)
 	@$(PY) tests/lab/stages.py pure kube netfilter api vm
 
-test-long: lint ## all of test and chart, every cell of docs/snat.md, and the figures of docs/performance.md counted anew
-	@$(PY) tests/lab/stages.py pure chart kube netfilter api vm vm-long figures
+test-long: lint ## all of test and chart, the real kube-proxy, every cell of docs/snat.md, and docs/performance.md counted anew
+	@$(PY) tests/lab/stages.py pure chart kube netfilter api api-long vm vm-long figures
 
 bench: setup ## count what it costs, in instructions, and compare with tests/perf/figures.json
 	@$(PY) tests/lab/bench.py

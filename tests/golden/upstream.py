@@ -1,8 +1,8 @@
 """What kube-proxy 1.37 in ipvs mode leaves in a kernel, its faults included: recordings of objects of our own.
 
 It knows nothing of ipvsproxy's planner, on purpose; test_kube_proxy.py holds it to every line of every recording of the
-real program. Where the real one depends on the order of a map (two Services want one address and port), it takes the
-last one's side.
+real program, tests/api/test_real_kube_proxy.py to that program itself with random clusters. Where the real one depends
+on the order of a map (two Services want one address and port), it takes the last one's side.
 Source: kubernetes v1.37.2 pkg/proxy/ipvs/proxier.go, pkg/proxy/topology.go, pkg/proxy/serviceport.go.
 """
 

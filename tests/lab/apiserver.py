@@ -97,6 +97,12 @@ class ControlPlane:
         """Make the objects so."""
         self.kubectl("apply", "--filename=-", objects=objects)
 
+    def put_status(self, item: Mapping[str, Any]) -> None:
+        """Make the status of an object so, if the item has one: its lists as they are, not merged."""
+        if "status" in item:
+            patch = ["--subresource=status", "--type=merge", "--patch", json.dumps({"status": item["status"]})]
+            self.kubectl("patch", item["kind"], item["metadata"]["name"], *patch)
+
     def start_storage(self) -> None:
         """Start etcd."""
         url, peer = (f"http://{HOST}:{self._ports[name]}" for name in ("etcd", "peer"))

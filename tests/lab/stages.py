@@ -59,11 +59,18 @@ def make_for_chart() -> None:
     programs.make_controllers()
 
 
+def make_for_take_over() -> None:
+    """A control plane, and the real kube-proxy. Raises LabError."""
+    programs.make()
+    programs.make_kube_proxy()
+
+
 STAGES = {
     "pure": Stage(folders=("tests/unit", "tests/golden", "tests/property", "tests/contract", "tests/perf")),
     "kube": Stage(folders=("tests/kube",)),
     "chart": Stage(folders=("tests/chart",), prepare=make_for_chart),
     "api": Stage(folders=("tests/api",), options=("-m", "not long", "--timeout=300"), prepare=programs.make),
+    "api-long": Stage(folders=("tests/api",), options=("-m", "long", "-p", "no:randomly"), prepare=make_for_take_over),
     # Kernels with all this are far more common than kernels with IPVS, and emulation takes thirty times as long.
     "netfilter": Stage(folders=NETFILTER, options=("-m", "not long", *REAL), machine_with=machine.NETFILTER),
     "vm": Stage(
