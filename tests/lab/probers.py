@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import product
 from typing import Self
 
@@ -78,10 +79,11 @@ class Asker(_Prober):
         while not has_ended():
             for address, transport in product(self._addresses, (Transport.TCP, Transport.UDP)):
                 asked += 1
+                sent = datetime.now(UTC)
                 try:
                     ask(self._host, address, self._port, transport)
                 except OSError as error:
-                    errors.append(f"{transport.name} to {address}: {error!r}")
+                    errors.append(f"{sent:%H:%M:%S.%f} {transport.name} to {address}: {error!r}")
             self._asked.value += 1
         return Account(asked, asked - len(errors), tuple(errors[:_SHOWN]))
 
