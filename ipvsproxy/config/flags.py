@@ -426,7 +426,8 @@ def _split(word: str, by_name: Mapping[str, Flag]) -> tuple[Flag, str | None]:
         return by_name[name[:2]], word[2:]
     flag = by_name.get(name[:2] + name[2:].replace("_", "-"))
     if flag is None:
-        raise ConfigError(f"unknown flag {name}", "ipvsproxy does not have it", "ipvsproxy --help lists all flags")
+        hint = "--help lists all flags, behind a command those that it has"
+        raise ConfigError(f"unknown flag {name}", "it is not there, or not for this command", hint)
     return flag, value if equals else None
 
 

@@ -42,6 +42,8 @@ _CHECKSUMS = {"tun-csum": TunnelFlags.CHECKSUM, "tun-remcsum": TunnelFlags.REMOT
 _PORTS = range(1 << 16)
 _NUMBERS = range(-(1 << 31), 1 << 32)  # 32 bits as ipvsadm writes them, some of them with a sign
 
+_REASON_CHARS = 200  # a file that is no table may be one line
+
 _Given = Mapping[str, Token]
 
 
@@ -55,7 +57,7 @@ def read_rules(text: str, resolver: Resolver) -> IpvsTable:
                 reader.take(words)
             except (Refused, ValueError) as error:
                 hint = "Give what `ipvsadm -S -n` wrote"
-                raise IpvsproxyError(f"cannot understand line {number}", str(error), hint) from error
+                raise IpvsproxyError(f"cannot understand line {number}", str(error)[:_REASON_CHARS], hint) from error
     return reader.table()
 
 

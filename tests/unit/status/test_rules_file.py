@@ -93,3 +93,9 @@ def test_what_is_no_rule_is_told_with_its_line(text, why):
     with pytest.raises(IpvsproxyError) as refused:
         read_rules(text, NAMES)
     assert f"cannot understand {why}" in str(refused.value)
+
+
+def test_of_a_long_word_the_error_shows_the_beginning():
+    with pytest.raises(IpvsproxyError) as found:
+        read_rules("x" * 100_000, NAMES)
+    assert 100 < len(str(found.value)) < 400
