@@ -30,6 +30,7 @@ OPERATOR = "--api-versions=monitoring.coreos.com/v1/PodMonitor"
         pytest.param("resources.limit.memory=1Gi", "limit", id="a field of resources"),
         pytest.param("affinity.nodeAfinity.x=y", "nodeAfinity", id="a kind of affinity"),
         pytest.param("apiServer.host=https://192.0.2.10", "host", id="a URL for a host"),
+        pytest.param("apiServer.host=192.0.2.10:6443", "host", id="a host with its port"),
         pytest.param("apiServer.port=70000", "port", id="a port beyond all"),
         pytest.param("existingConfigMap.mountPath=etc", "mountPath", id="a relative path"),
     ],
