@@ -25,7 +25,7 @@ HOST = "--set=apiServer.host=192.0.2.10"
         "helm --namespace net test proxy",
         "kubectl --namespace net exec daemonset/proxy-ipvsproxy -- ipvsproxy status -L -n",
         "kubectl label node NODE ipvsproxy.io/clean-up=true",
-        "kubectl --namespace net rollout status daemonset/proxy-ipvsproxy-clean-up",
+        "kubectl --namespace net get daemonset/proxy-ipvsproxy-clean-up",
     ],
 )
 def test_notes_have_the_next_commands_with_the_names_of_this_release(command: str):
