@@ -205,14 +205,18 @@ def kernel_of(host: Namespace) -> Iterator[Kernel]:
 
 
 class AddressLog:
-    """Collects the kernel's notifications of addresses that are deleted while the `with` block runs."""
+    """Collects from the kernel's notifications the addresses that are deleted while the `with` block runs.
+
+    Also those of former tests, which stay for a while where somebody was connected.
+    """
 
     _GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR of include/uapi/linux/rtnetlink.h
     _DELETED = 21  # RTM_DELADDR
+    _FAMILY_AT, _ATTRIBUTES_AT = 16, 24  # behind struct nlmsghdr, and struct ifaddrmsg; the first one is IFA_ADDRESS
 
     def __init__(self, host: Namespace) -> None:
         self._socket = host.socket(socket.AF_NETLINK, socket.SOCK_RAW)  # protocol 0 is NETLINK_ROUTE
-        self.deleted = 0
+        self.deleted: set[str] = set()
 
     def __enter__(self) -> Self:
         self._socket.bind((0, self._GROUPS))
@@ -223,7 +227,11 @@ class AddressLog:
         """The kernel queues a notification before it acknowledges the change, so all of them are here."""
         with self._socket, contextlib.suppress(BlockingIOError):
             while True:
-                self.deleted += struct.unpack_from("=IH", self._socket.recv(65536))[1] == self._DELETED
+                told = self._socket.recv(65536)
+                if struct.unpack_from("=IH", told)[1] == self._DELETED:
+                    (size,) = struct.unpack_from("=H", told, self._ATTRIBUTES_AT)
+                    packed = told[self._ATTRIBUTES_AT + 4 : self._ATTRIBUTES_AT + size]
+                    self.deleted.add(socket.inet_ntop(told[self._FAMILY_AT], packed))
 
 
 class CountingKernel:

@@ -12,7 +12,7 @@ from tests.clusters import Svc
 from tests.lab.hosts import NODE_NAME, Cluster
 from tests.lab.proxies import Proxy, start
 from tests.lab.traffic import ask, stream_to
-from tests.vm.nodes import manifest, small_cluster, virtual_servers
+from tests.vm.nodes import manifest, small_cluster
 from tests.vm.places import A1, A2
 
 VIP = "10.96.0.20"
@@ -36,7 +36,7 @@ class Volume:
         self.file = folder / "config.conf"
         self.file.symlink_to("..data/config.conf")
 
-    def write(self, scheduler: str) -> None:
+    def write(self, tcp_timeout: str) -> None:
         self._versions += 1
         version = self._folder / f"..{self._versions}"
         version.mkdir()
@@ -45,16 +45,16 @@ class Volume:
             "kind: KubeProxyConfiguration\n"
             "mode: iptables\n"
             "clusterCIDR: 10.244.0.0/16,2001:db8:244::/56\n"
-            f"ipvs: {{scheduler: {scheduler}}}\n"
+            f"ipvs: {{tcpTimeout: {tcp_timeout}}}\n"
             f"ipvsproxy: {{manifests: {self._manifests}, iptablesBackend: legacy}}\n"
         )
         (self._folder / "..data_tmp").symlink_to(version.name)
         (self._folder / "..data_tmp").rename(self._folder / "..data")
 
 
-def scheduler_of(hosts: Cluster) -> set[str]:
-    """What the virtual servers have."""
-    return {line.split()[4] for line in virtual_servers(hosts.node) if line.startswith("-A ")}
+def tcp_timeout_of(hosts: Cluster) -> int:
+    """What the kernel has, in seconds. Not the scheduler: while that is changed the kernel has none for a moment."""
+    return int(hosts.node.run("ipvsadm", "-L", "--timeout").rpartition(":")[2].split()[0])
 
 
 def knock_until(proxy: Proxy, hosts: Cluster, event: str) -> None:
@@ -69,33 +69,33 @@ def test_a_new_file_and_a_signal_restart_in_place_and_no_client_feels_it(hosts: 
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "services.json").write_text(manifest(WEB))
     volume = Volume(tmp_path / "volume", tmp_path / "manifests")
-    volume.write("rr")
+    volume.write("901s")
     argv = [f"--config={volume.file}", f"--hostname-override={NODE_NAME}", "--proxy-mode=ipvs"]
     with start(hosts.node, argv, tmp_path / "log") as proxy:
         proxy.wait_for("mode_in_file_overridden")
         proxy.wait_for_services()
         with stream_to("a1", hosts["outside"], VIP, 80) as talk:
-            volume.write("lc")
+            volume.write("902s")
             knock_until(proxy, hosts, "restarting")
             knock_until(proxy, hosts, "starting")
-            proxy.wait_until(lambda: scheduler_of(hosts) == {"lc"})
+            proxy.wait_until(lambda: tcp_timeout_of(hosts) == 902)
 
-            volume.write("sh")
+            volume.write("903s")
             knock_until(proxy, hosts, "restarting")
             volume.write("'no such'")  # by the time it starts anew
             knock_until(proxy, hosts, "configuration_refused")
-            proxy.wait_until(lambda: scheduler_of(hosts) == {"sh"})
-            volume.write("lc")
+            proxy.wait_until(lambda: tcp_timeout_of(hosts) == 903)
+            volume.write("902s")
             knock_until(proxy, hosts, "starting")
-            proxy.wait_until(lambda: scheduler_of(hosts) == {"lc"})
+            proxy.wait_until(lambda: tcp_timeout_of(hosts) == 902)
 
             volume.write("'no such'")
             knock_until(proxy, hosts, "configuration_refused")
             proxy.send(signal.SIGHUP)
             knock_until(proxy, hosts, "configuration_refused")
-            assert scheduler_of(hosts) == {"lc"}
+            assert tcp_timeout_of(hosts) == 902
 
-            volume.write("lc")
+            volume.write("902s")
             proxy.send(signal.SIGHUP)
             knock_until(proxy, hosts, "restarting")
             knock_until(proxy, hosts, "starting")

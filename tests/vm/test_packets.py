@@ -193,7 +193,7 @@ def test_a_port_that_leaves_does_not_take_the_address_away_k19(node: ProxyNode, 
     with AddressLog(node.host) as addresses:
         for _ in node.syncing(Svc("two-ports", VIPS, after, ready(A1, A2))):
             assert ask(node.hosts["a3"], VIPS[family], *kept)
-    assert addresses.deleted == 0
+    assert not addresses.deleted.intersection(VIPS)
 
 
 def test_an_address_that_leaves_is_noticed_by_the_test_above(node: ProxyNode):
@@ -201,7 +201,7 @@ def test_an_address_that_leaves_is_noticed_by_the_test_above(node: ProxyNode):
     node.sync(Svc("two-ports", unused, endpoints=ready(A1)))
     with AddressLog(node.host) as addresses:
         node.sync()
-    assert addresses.deleted == len(unused)
+    assert addresses.deleted.issuperset(unused)
 
 
 @every_family
