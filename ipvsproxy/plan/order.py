@@ -97,6 +97,7 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     operations = list(operations)
     out_of_turn = _out_of_turn(operations, applied)
     gone = {each.key for each in operations if each.kind is Kind.VIRTUAL_SERVER and each.verb is Verb.DELETE}
+    unbound = {each.key for each in operations if each.kind is Kind.ADDRESS and each.verb is Verb.DELETE}
 
     def phase(operation: Operation) -> float:
         kind, verb, key = operation.kind, operation.verb, operation.key
@@ -113,7 +114,9 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
             return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
         if verb is Verb.DELETE and _is_orphan(key, applied, gone):
             return _ORPHANS
-        return _ACCEPTED_ALREADY if verb is Verb.ADD and is_accepted(key, applied) else row
+        # Whose address goes over to an interface serves there, with this entry or without.
+        is_open = key.address in unbound or is_accepted(key, applied)
+        return _ACCEPTED_ALREADY if verb is Verb.ADD and is_open else row
 
     phases: dict[float, list[Operation]] = {}
     for operation in operations:

@@ -162,6 +162,24 @@ def test_k24_where_the_kernel_refuses_what_masquerades_who_needs_it_waits(name, 
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k24_so_it_is_at_a_new_port_of_an_address_that_goes_over_to_an_interface(name):
+    node, right = Node(), Node(host=(VIP,))
+    node.sync(cluster(OTHER, FRONTENDS[name]))
+    wanted = cluster(OTHER, msgspec.structs.replace(FRONTENDS[name], ports=((81, "TCP"),)))
+    right.sync(wanted)
+    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", addr(VIP), 6, 81)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    witness = Witness(node.fake, {addr(VIP)})
+    node.has(VIP)
+    node.sync(wanted)
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
 def test_k24_an_entry_of_the_node_that_tells_node_ports_is_waited_for_too():
     """Without it their rules are not asked."""
     node, right = Node(), Node(host=(NODE,))
