@@ -62,10 +62,17 @@ class Applier:
         self._accept_sets = mode.accept_sets
         self._guard_sets = mode.guard_sets
         self._refused_now: set[ObjectId] = set()
+        self._has_eased = False  # something that others may wait for has been taken since they were last tried
+
+    @property
+    def next_due(self) -> float | None:
+        """When `due` has something (monotonic seconds); None where nothing fails."""
+        return self._clock.monotonic() if self.waiting and self._has_eased else self.refused.next_due
 
     def apply(self, refs: Iterable[ObjectId]) -> None:
         """Make the kernel's objects `refs` what is wanted."""
         refs = dict.fromkeys(refs)
+        failed = [ref for ref in refs if self._fails(ref)]
         for ref in refs:
             self.waiting.pop(ref, None)
         self._refused_now = set()
@@ -81,9 +88,11 @@ class Applier:
             if ref in self.refused and ref not in self._refused_now and ref not in self.waiting:
                 tries = self.refused.succeeded(ref)
                 log.info("operation_recovered", object=f"{ref[0]} {format_key(*ref)}", tries=tries)
+        self._has_eased |= not all(map(self._fails, failed))
 
     def due(self) -> list[ObjectId]:
         """What is to be tried again now, with all that waits for something."""
+        self._has_eased = False
         return [*self.refused.due(), *self.waiting]
 
     def _send(self, phase: Sequence[Operation]) -> None:

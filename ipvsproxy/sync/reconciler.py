@@ -307,7 +307,7 @@ class Reconciler:
     def _result(self, services: int) -> SyncResult:
         applier = self._applier
         waiting = (self._mirror, self._stale_flows, self._lingering, self._node_wait)
-        times = (applier.refused.next_due, *(each.next_due for each in waiting))
+        times = (each.next_due for each in (applier, *waiting))
         retry_at = min((at for at in times if at is not None), default=None)
         return SyncResult(
             services,

@@ -180,6 +180,45 @@ def test_k24_so_it_is_at_a_new_port_of_an_address_that_goes_over_to_an_interface
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("name", ["load balancer", "external IP", "node port of TCP"])
+def test_k24_the_end_of_masquerading_is_woken_where_who_needs_it_leaves_at_the_second_try(name):
+    """Taking the weight away is refused, and in the same sync nobody is connected: it is deleted."""
+    node, right = Node(host=(NODE,)), Node(host=(NODE,))
+    node.sync(cluster(OTHER, with_policy(FRONTENDS[name], "Cluster")))
+    wanted = cluster(OTHER, with_policy(FRONTENDS[name], "Local"))
+    right.sync(wanted)
+    key = vs_key(NODE, 30080) if name == "node port of TCP" else vs_key(VIP, 80)
+    node.fake.faults = {(Verb.EDIT, Kind.REAL_SERVER, key): errno.ENOMEM}
+    node.tell(wanted)
+    wake(node)
+    assert node.fake.state == right.fake.state
+
+
+def test_k24_who_leaves_in_the_very_sync_that_turns_his_frontend_into_another_kind_of_address_lets_nothing_wait():
+    node, right = Node(), Node()
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["external IP"], "Cluster")))
+    node.fake.faults = {(verb, Kind.REAL_SERVER, vs_key(VIP, 80)): errno.ENOMEM for verb in Verb}
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["external IP"], "Local")))
+    node.fake.faults = {}
+    node.clock.now += 60
+    wanted = cluster(OTHER, with_policy(FRONTENDS["load balancer"], "Local"))
+    right.sync(wanted)
+    witness = Witness(node.fake)
+    node.tell(wanted)
+    wake(node)
+    witness.check_masquerading()
+    assert node.fake.state == right.fake.state
+
+
+def wake(node: Node) -> None:
+    """One sync, and more only when it asks to be woken."""
+    result = node.reconciler.sync()
+    while result.retry_at is not None:
+        node.clock.now = max(node.clock.now, result.retry_at)
+        result = node.reconciler.sync()
+    assert not result.waiting
+
+
 def test_k24_an_entry_of_the_node_that_tells_node_ports_is_waited_for_too():
     """Without it their rules are not asked."""
     node, right = Node(), Node(host=(NODE,))
