@@ -99,6 +99,11 @@ class Applier:
         """One phase: what may go goes in one batch; what exists or is gone already follows once as the other verb."""
         # One answer for all real servers of a virtual server.
         ready = {key: self._may_go(operation) for key, operation in {each.key: each for each in phase}.items()}
+        if phase[0].kind is Kind.ADDRESS and phase[0].verb is Verb.ADD:
+            for address in self._shown_ports():
+                if address in ready:
+                    ready[address] = False
+                    self._hold((Kind.ADDRESS, address))
         again = self._send_batch([operation for operation in phase if ready[operation.key]])
         for operation in self._send_batch(again):
             self._refuse(operation, errno.EAGAIN)
@@ -119,6 +124,25 @@ class Applier:
         }
         self._mirror.suspect(keys)
         return [(Kind.VIRTUAL_SERVER, key) for key in sorted(keys)]
+
+    def _shown_ports(self) -> set[PackedAddr]:
+        """The addresses where a port is let through without a virtual server, since something there is refused.
+
+        An interface had them: bound, they would show the host's own port (K31).
+        """
+        applied = self._mirror.applied
+        keys = {
+            accepted_by(key) if isinstance(key, SetEntry) else key
+            for kind, key in (*self.refused, *self.waiting)
+            if kind in {Kind.VIRTUAL_SERVER, Kind.ACCEPT_ENTRY}
+        }
+        return {
+            key.address
+            for key in keys
+            if isinstance(key, VirtualServerKey) and key not in applied[Kind.VIRTUAL_SERVER]
+            for name in self._accept_sets[family_of(key.address)]
+            if SetEntry(name, key.address, key.protocol, key.port) in applied[Kind.ACCEPT_ENTRY]
+        }
 
     def _close(self, phase: Sequence[Operation]) -> None:
         """Where an entry that closes something was refused in this phase, take back what it leaves open."""
@@ -227,11 +251,13 @@ class Applier:
         else:
             ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
         if not ready or self._unmasks(operation):
-            ref = (operation.kind, operation.key)
-            self.waiting[ref] = None
-            self.refused.hold(ref)
+            self._hold((operation.kind, operation.key))
             return False
         return True
+
+    def _hold(self, ref: ObjectId) -> None:
+        self.waiting[ref] = None
+        self.refused.hold(ref)
 
     def _unmasks(self, operation: Operation) -> bool:
         """Whether clients would come unmasqueraded for it since something else is refused."""

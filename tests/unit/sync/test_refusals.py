@@ -19,6 +19,9 @@ from tests.witness import Witness, served
 VIP, KEY = addr("10.96.0.20"), vs_key("10.96.0.20", 80)
 OTHER = vs_key("10.96.0.22", 80)
 TWO = cluster(Svc("a"), Svc("b", ("10.96.0.22",)))
+EXTERNAL_IP = "203.0.113.20"
+EXTERNAL = Svc("a", external_ips=(EXTERNAL_IP,))
+OTHER_PORT = Svc("a", ports=((81, "TCP"),), external_ips=(EXTERNAL_IP,))
 
 
 def named(events, name):
@@ -320,3 +323,37 @@ def test_a_virtual_server_that_came_from_elsewhere_is_taken_over_with_its_real_s
     assert node.fake.state[Kind.VIRTUAL_SERVER][key] == VirtualServer("rr")
     assert node.fake.state[Kind.REAL_SERVER][key] == blob(("10.244.1.5", 8080))
     assert node.sync() == 0
+
+
+@pytest.mark.parametrize(
+    "now, verb, kind, key",
+    [
+        pytest.param(
+            EXTERNAL, Verb.ADD, Kind.VIRTUAL_SERVER, vs_key(EXTERNAL_IP, 80), id="whose virtual server is refused"
+        ),
+        pytest.param(
+            OTHER_PORT,
+            Verb.DELETE,
+            Kind.ACCEPT_ENTRY,
+            SetEntry("KUBE-EXTERNAL-IP", addr(EXTERNAL_IP), 6, 80),
+            id="that is to go and stays",
+        ),
+    ],
+)
+def test_k31_an_address_that_an_interface_loses_is_not_bound_while_a_port_is_let_through_without_a_virtual_server(
+    now, verb, kind, key
+):
+    node, right = Node(host=(EXTERNAL_IP,)), Node()
+    right.sync(cluster(now))
+    node.fake.faults = {(verb, kind, key): errno.ENOMEM}
+    if verb is Verb.DELETE:
+        node.sync(cluster(EXTERNAL))
+    node.sync(cluster(now))
+    witness = Witness(node.fake, (addr(EXTERNAL_IP),))
+    node.has()
+    node.sync()
+    assert addr(EXTERNAL_IP) not in node.fake.state[Kind.ADDRESS]
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check()
+    assert node.fake.state == right.fake.state
