@@ -28,6 +28,7 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.real_servers import describe, drained
 from ipvsproxy.modes.base import Mode
+from ipvsproxy.plan.changeover import LOCAL_SETS
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
@@ -247,7 +248,9 @@ class Applier:
         if operation.verb is Verb.DELETE:
             stays_for = must_be_gone(operation, self._accept_sets, self._is_bound)
             ready = not any(key in applied[kind] for kind, key in stays_for)
-            ready = ready and not still_guards(operation, self._wanted.get, applied)
+            ready = (
+                ready and not still_guards(operation, self._wanted.get, applied) and not self._still_tells(operation)
+            )
         else:
             ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
         if not ready or self._unmasks(operation):
@@ -258,6 +261,24 @@ class Applier:
     def _hold(self, ref: ObjectId) -> None:
         self.waiting[ref] = None
         self.refused.hold(ref)
+
+    def _still_tells(self, operation: Operation) -> bool:
+        """Whether an entry goes that tells of a virtual server on an address of the node which is refused to go.
+
+        Without it that would pass for somebody else's after a restart (K48), and would not be masqueraded (K24).
+        """
+        entry = operation.key
+        if not self.refused or operation.kind is Kind.GUARD_ENTRY or not isinstance(entry, SetEntry):
+            return False
+        if entry.set_name in LOCAL_SETS:  # tells nothing that the entry beside it does not
+            return False
+        return any(
+            (Kind.VIRTUAL_SERVER, key) in self.refused
+            and key in self._mirror.applied[Kind.VIRTUAL_SERVER]
+            and self._wanted.get((Kind.VIRTUAL_SERVER, key)) is None
+            and not self._is_bound(key.address)
+            for key in told_by(entry, self._wanted.host.node_port_addresses)
+        )
 
     def _unmasks(self, operation: Operation) -> bool:
         """Whether clients would come unmasqueraded for it since something else is refused."""

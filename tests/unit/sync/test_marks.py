@@ -210,6 +210,26 @@ def test_k24_who_leaves_in_the_very_sync_that_turns_his_frontend_into_another_ki
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_k24_and_k48_what_tells_of_a_virtual_server_on_an_address_of_the_node_stays_while_it_is_refused_to_go(name):
+    host = (NODE, VIP)
+    node, right = Node(host=host), Node(host=host)
+    node.sync(cluster(OTHER, FRONTENDS[name]))
+    right.sync(cluster(OTHER))
+    keys = [key for key in node.fake.state[Kind.VIRTUAL_SERVER] if key.address in OUTSIDE]
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, key): errno.ENOMEM for key in keys}
+    witness = Witness(node.fake, OUTSIDE)
+    node.sync(cluster(OTHER))
+    assert keys
+    assert set(keys) <= set(node.fake.state[Kind.VIRTUAL_SERVER])
+    witness.check_masquerading(after=right.fake.state)
+    again = Node(node.fake, host=host)
+    again.sync(cluster(OTHER))
+    node.fake.faults = {}
+    again.pass_time(60)
+    assert node.fake.state == right.fake.state
+
+
 def wake(node: Node) -> None:
     """One sync, and more only when it asks to be woken."""
     result = node.reconciler.sync()
