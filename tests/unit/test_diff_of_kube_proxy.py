@@ -52,15 +52,18 @@ def left_by_kube_proxy(recording: Recording) -> FakeKernel:
             layer = own_layer(saved.get(key.table, SavedTable()), chains)
             if key.family is family and layer:
                 fake.state[Kind.RULES][key] = layer
-    for name in sorted((sets.NO_LOCAL_ENDPOINTS, sets.NODE_PORT_IPS)):
-        for family in Family:
-            del fake.state[Kind.SET][sets.set_name(name, family)]
+    gone = {sets.set_name(name, family) for name in (sets.NO_LOCAL_ENDPOINTS, sets.NODE_PORT_IPS) for family in Family}
+    for name in gone:
+        del fake.state[Kind.SET][name]
+    for entry in [entry for entry in fake.state[Kind.SUPPORT_ENTRY] if entry.set_name in gone]:
+        del fake.state[Kind.SUPPORT_ENTRY][entry]
     return fake
 
 
 def test_a_check_names_rules_and_two_sets_and_nothing_that_serves_as_the_guide_shows(capsys):
     command, fake = command_of(RECORDING), left_by_kube_proxy(RECORDING)
     assert diff_command.run(command.config, command.options, lambda _: here(RECORDING, fake)) == ExitCode.DIFFERENT
-    titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith("  ")]
+    said = capsys.readouterr().out.splitlines()
+    titles = [re.sub(r"(?<= KUBE-NODE-PORT-IPS) .*|:.*", "", line) for line in said if not line.startswith("  ")]
     (shown,) = re.findall(r"```text\n(.*?)exit code 1\n```", PAGE.read_text(), re.DOTALL)
     assert [line.removesuffix(" …") for line in shown.splitlines()] == titles
