@@ -8,10 +8,14 @@ import math
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.chart.guest_node import VIP
+from tests.chart.release import Release
+from tests.kube.following import eventually
 from tests.lab import machine
 from tests.lab.apiserver import ControlPlane
 from tests.lab.calls import END, Caller
@@ -20,6 +24,7 @@ from tests.lab.containers import Object, field
 OUT = Path(__file__).resolve().parents[2] / "build" / "chart-vm"
 GUEST = Path(__file__).with_name("guest_node.py")
 LIMIT_S = 1200.0
+READY_S = 300.0
 Files = Mapping[str, Mapping[str, str]]
 """volume → file → text."""
 
@@ -40,6 +45,37 @@ class Node:
                 (folder / file).write_text(text)
         (place / "pod.json").write_text(json.dumps(pod))
         return name
+
+    def place(self, plane: ControlPlane, pod: Object) -> str:
+        """The same with what the API server says of the Pod, under its own name."""
+        return self.put(pod["metadata"]["name"], pod, files_of(plane, pod))
+
+    def servers(self) -> set[str]:
+        """Servers for new connections behind the VIP, as ipvsadm saves them."""
+        lines = self.call("look", argv=["ipvsadm", "-S", "-n"]).splitlines()
+        about = [line.split() for line in lines if line.startswith(f"-a -t {VIP}:80 ")]
+        return {words[4].partition(":")[0] for words in about if words[-1] != "0"}
+
+
+def pod_on_n1(release: Release, component: str = "proxy") -> dict[str, Any]:
+    """As the API server has it, once it is ready there."""
+    deadline = time.monotonic() + READY_S
+    while (pod := release.pods(component).get("n1")) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    return pod
+
+
+def run_by_label(release: Release, node: Node, component: str) -> tuple[int, str]:
+    """Set the label on n1 that a component of the chart waits for; exit code and log of its container there."""
+    eventually(lambda: "n1" not in release.pods(component), READY_S)  # that of the label before
+    release.plane.kubectl("label", "node", "n1", f"ipvsproxy.io/{component}=true")
+    try:
+        pod = node.place(release.plane, pod_on_n1(release, component))
+        code, _end_of_log = node.call("run", pod=pod, container=component)
+    finally:
+        release.plane.kubectl("label", "node", "n1", f"ipvsproxy.io/{component}-")
+    return code, (OUT / "pods" / pod / f"{component}.log").read_text()
 
 
 def files_of(plane: ControlPlane, pod: Object) -> Files:

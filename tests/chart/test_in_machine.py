@@ -7,7 +7,6 @@ Pod on n1 says, from the image's root file system.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from ipvsproxy.config.command_line import ExitCode
 from tests.api.node import Objects
 from tests.chart.guest_node import PODS, VIP
-from tests.chart.machine import Node, files_of, running
+from tests.chart.machine import READY_S, Node, files_of, pod_on_n1, run_by_label, running
 from tests.chart.release import Release, release_of
 from tests.kube.following import eventually
 from tests.lab import helm
@@ -24,7 +23,6 @@ from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
 
 pytestmark = pytest.mark.timeout(3000)  # the other VMs of this machine come first
 
-LIMIT_S = 300.0
 CHART = (str(helm.CHART), "--wait", "--timeout=4m")
 NET_ADMIN, NET_RAW = 1 << 12, 1 << 13  # include/uapi/linux/capability.h
 CONFINED = ("1", "2")
@@ -52,45 +50,20 @@ def release(cluster: ControlPlane) -> Iterator[Release]:
         yield release
 
 
-@pytest.fixture
-def objects(cluster: ControlPlane) -> Iterator[Objects]:
-    """Makes objects, and removes those that are left at the end."""
-    objects = Objects(cluster)
-    yield objects
-    objects.remove_all()
-
-
 def install(release: Release, *values: str) -> None:
     address = (f"--set=apiServer.host={HOST_FROM_VM}", f"--set=apiServer.port={release.plane.port}")
     release.do("install", *CHART, *address, "--set=config.clusterCIDR=10.244.0.0/16", *values)
 
 
-def pod_on_n1(release: Release, component: str = "proxy") -> dict[str, Any]:
-    """As the API server has it, once it is ready there."""
-    deadline = time.monotonic() + LIMIT_S
-    while (pod := release.pods(component).get("n1")) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    return pod
-
-
-def placed(release: Release, node: Node, component: str = "proxy") -> str:
+def placed(release: Release, node: Node) -> str:
     """The name of the Pod on n1, which the node can see now."""
-    pod = pod_on_n1(release, component)
-    return node.put(pod["metadata"]["name"], pod, files_of(release.plane, pod))
+    return node.place(release.plane, pod_on_n1(release))
 
 
 def replaced(release: Release, node: Node) -> None:
     """As with maxSurge 0: the Pod before ends first."""
     assert node.call("stop") == ExitCode.OK
     node.call("start", pod=placed(release, node))
-
-
-def servers(node: Node) -> set[str]:
-    """Servers for new connections behind the VIP, as ipvsadm saves them."""
-    lines = node.call("look", argv=["ipvsadm", "-S", "-n"]).splitlines()
-    about = [line.split() for line in lines if line.startswith(f"-a -t {VIP}:80 ")]
-    return {words[4].partition(":")[0] for words in about if words[-1] != "0"}
 
 
 def serves_metrics_at(node: Node) -> set[str]:
@@ -108,11 +81,7 @@ def rights(node: Node) -> tuple[int, str, str]:
 
 def cleaned(release: Release, node: Node) -> None:
     """What the chart's clean-up leaves: nothing of ours."""
-    release.plane.kubectl("label", "node", "n1", "ipvsproxy.io/clean-up=true")
-    try:
-        code, log = node.call("run", pod=placed(release, node, "clean-up"), container="clean-up")
-    finally:
-        release.plane.kubectl("label", "node", "n1", "ipvsproxy.io/clean-up-")
+    code, log = run_by_label(release, node, "clean-up")
     pod_on_n1(release)  # so that the label is gone for all controllers before the next test
     assert code == ExitCode.OK, log
     assert node.call("look", argv=["ipvsadm", "-S", "-n"]) == ""
@@ -126,7 +95,7 @@ def test_a_release_its_upgrade_and_the_way_back_lose_no_request(release: Release
     objects.slice("web", *PODS[:2])
     install(release, "--set=restartOnConfigChange=true")
     node.call("start", pod=placed(release, node))
-    assert servers(node) == {*PODS[:2]}
+    assert node.servers() == {*PODS[:2]}
     asked = node.call("ask", count=6)
     assert (set(asked), asked[2:]) == ({*PODS[:2]}, asked[:4])
     listed = node.call("look", argv=["ipvsadm", "-L", "-n"])
@@ -137,12 +106,12 @@ def test_a_release_its_upgrade_and_the_way_back_lose_no_request(release: Release
     node.call("begin_to_ask")
     release.do("upgrade", *CHART, "--reuse-values", "--set=config.metricsBindAddress=127.0.0.1:11249")
     replaced(release, node)
-    assert (serves_metrics_at(node), servers(node)) == ({"11249"}, {*PODS[:2]})
+    assert (serves_metrics_at(node), node.servers()) == ({"11249"}, {*PODS[:2]})
     objects.slice("web", *PODS[1:])
-    eventually(lambda: servers(node) == {*PODS[1:]}, LIMIT_S)
+    eventually(lambda: node.servers() == {*PODS[1:]}, READY_S)
     release.do("rollback", "1", *CHART[1:])
     replaced(release, node)
-    assert (serves_metrics_at(node), servers(node)) == ({"10249"}, {*PODS[1:]})
+    assert (serves_metrics_at(node), node.servers()) == ({"10249"}, {*PODS[1:]})
     answers, faults = node.call("end_asking")
     assert faults == []
     assert answers > 100

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,93 +11,15 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from tests.chart.conftest import NODES
-from tests.chart.pages import ROOT, Terminal, sections
-from tests.chart.test_installs import SYSTEM, Release, environment_of, eventually, release_of
+from tests.chart.migration import ALL, BACK, BLOCKS, KUBEADM, ON_NODES, PAGE, Migration, kube_proxy, migration_of
+from tests.chart.pages import ROOT
+from tests.chart.test_installs import SYSTEM, environment_of
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
 
 pytestmark = pytest.mark.timeout(900)
 
-PAGE = "docs/migrate.md"
-BLOCKS = sections(PAGE)
 HELMS = get_args(helm.Helm)
-ALL = set(NODES)
-KUBEADM = [heading for heading in BLOCKS if re.match(r"\d\. ", heading)]
-ON_NODES = ("systemctl", "rm -f")
-
-
-def kube_proxy() -> dict[str, Any]:
-    """The DaemonSet as kubeadm makes it, as far as its Pods' places go."""
-    labels = {"k8s-app": "kube-proxy"}
-    container = {"name": "kube-proxy", "image": "kube-proxy:v1.37.2"}
-    spec = {
-        "containers": [container],
-        "hostNetwork": True,
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "priorityClassName": "system-node-critical",
-        "tolerations": [{"operator": "Exists"}],
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "updateStrategy": {"type": "RollingUpdate"},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
-
-
-class Migration:
-    """A cluster of kubeadm in which somebody follows the page."""
-
-    def __init__(self, release: Release, program: helm.Helm, tools: Path) -> None:
-        self.release = release
-        self.plane = release.plane
-        self.terminal = Terminal(release.plane, program, tools)
-
-    def follow(self, heading: str) -> None:
-        """Run what stands below a heading, but for what is run on a node."""
-        for block in BLOCKS[heading]:
-            if not any(word in block for word in ON_NODES):
-                self.terminal.run(block)
-
-    def kube_proxies(self) -> dict[str, dict[str, Any]]:
-        """The ready Pods of kube-proxy that are not about to go, by node."""
-        found = json.loads(self.plane.kubectl("get", "pods", SYSTEM, "--selector=k8s-app=kube-proxy", "--output=json"))
-        return {
-            pod["spec"]["nodeName"]: pod
-            for pod in found["items"]
-            if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"
-        }
-
-    def served(self) -> tuple[set[str], set[str]]:
-        """The nodes of kube-proxy, and ours."""
-        return set(self.kube_proxies()), set(self.release.pods())
-
-    def comes_to(self, theirs: set[str], ours: set[str]) -> None:
-        """Wait until each has its nodes."""
-        eventually(lambda: self.served() == (theirs, ours))
-
-    def label(self, *words: str) -> None:
-        """Set or take a label of nodes."""
-        self.plane.kubectl("label", "nodes", *words)
-
-
-@contextlib.contextmanager
-def migration_of(plane: ControlPlane, program: helm.Helm, tools: Path) -> Iterator[Migration]:
-    """One that begins with kube-proxy everywhere and leaves nothing behind."""
-    with release_of(plane, program) as release:
-        migration = Migration(release, program, tools)
-        plane.apply(kube_proxy())
-        try:
-            migration.comes_to(ALL, set())
-            yield migration
-        finally:
-            plane.kubectl("delete", "daemonset", "kube-proxy", SYSTEM, "--ignore-not-found")
-            migration.label("--all", "ipvsproxy.io/serve-", "ipvsproxy.io/check-")
 
 
 @pytest.fixture(params=HELMS)
@@ -137,7 +57,7 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
     assert migration.served() == ({"n2", "n3"}, {"n1"})
     migration.follow(next(steps))  # the others
     migration.comes_to(set(), ALL)
-    migration.follow("Back, at any time")
+    migration.follow(BACK)
     migration.comes_to({"n1"}, {"n2", "n3"})
     migration.label("n1", "ipvsproxy.io/serve=true")
     migration.comes_to(set(), ALL)

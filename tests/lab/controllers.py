@@ -64,6 +64,8 @@ def _options(plane: ControlPlane, program: Path, port: int) -> dict[str, object]
         "cert-dir": plane.folder / program.name,
     }
     if program.name == "kube-controller-manager":
+        # kwok on a busy machine may be silent for longer than the usual 50 s, and gives no Pod its readiness back.
+        options["node-monitor-grace-period"] = "1h"
         options["service-account-private-key-file"] = plane.folder / "signing.key"
         options["root-ca-file"] = plane.authority  # into the ConfigMap kube-root-ca.crt, which every Pod mounts
     return options

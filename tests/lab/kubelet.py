@@ -57,7 +57,7 @@ class Pod:
         return place
 
     def start(self) -> None:
-        """Its init containers, then the container; back when its probes say so. Raises PodError."""
+        """Its init containers, then the container; back when its probes, if it has any, say so. Raises PodError."""
         for container in self.spec["spec"].get("initContainers", ()):
             if code := self.run(container["name"], READY_S):
                 raise PodError(f"{container['name']} ended with {code}:\n{self.log(container['name'])}")
@@ -65,7 +65,8 @@ class Pod:
         self._daemon = self._launch(container["name"])
         try:
             for probe in ("startupProbe", "readinessProbe"):
-                self._wait_for(container, probe)
+                if probe in container:
+                    self._wait_for(container, probe)
         except PodError:
             self._remove(container["name"], self._daemon)
             raise

@@ -52,11 +52,12 @@ NETFILTER = (
 
 
 def make_for_chart() -> None:
-    """Helm, the checker of schemas, a control plane with controllers, and the image. Raises LabError."""
+    """Helm, the checker of schemas, a control plane with controllers, kube-proxy, and the image. Raises LabError."""
     helm.make()
     image.make()
     programs.make()
     programs.make_controllers()
+    programs.make_kube_proxy()
 
 
 def make_for_take_over() -> None:
