@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ipvsproxy.model.enums import Family
+from ipvsproxy.model.enums import Family, Protocol
 
 DUMMY_DEVICE = "kube-ipvs0"
 DEFAULT_SCHEDULER = "rr"
@@ -30,6 +30,11 @@ SET_NODE_PORT_IPS = "KUBE-NODE-PORT-IPS"
 SETS_NODE_PORT_TCP = ("KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP")  # of every policy, and of policy Local besides
 SETS_NODE_PORT_UDP = ("KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP")
 SETS_NODE_PORT_SCTP = ("KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH")
+SETS_NODE_PORT = {
+    Protocol.TCP: SETS_NODE_PORT_TCP,
+    Protocol.UDP: SETS_NODE_PORT_UDP,
+    Protocol.SCTP: SETS_NODE_PORT_SCTP,
+}
 
 _IPV6_SETS = "KUBE-6-"
 _SET_NAME_MAX = 31  # IPSET_MAXNAMELEN - 1

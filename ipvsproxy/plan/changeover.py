@@ -24,9 +24,7 @@ from ipvsproxy.model.names import (
     SET_LOAD_BALANCER_FW,
     SET_LOAD_BALANCER_LOCAL,
     SETS_LOAD_BALANCER_SOURCE,
-    SETS_NODE_PORT_SCTP,
-    SETS_NODE_PORT_TCP,
-    SETS_NODE_PORT_UDP,
+    SETS_NODE_PORT,
     family_of_set,
     set_name,
 )
@@ -34,11 +32,10 @@ from ipvsproxy.model.names import (
 Change: TypeAlias = tuple[Verb, SetEntry]
 
 _SOURCES = frozenset(set_name(base, family) for base in SETS_LOAD_BALANCER_SOURCE for family in Family)
-_NODE_PORTS = (SETS_NODE_PORT_TCP, SETS_NODE_PORT_UDP, SETS_NODE_PORT_SCTP)
 # What is in the first of each pair is not masqueraded, though it is in the second.
 LOCAL_SETS = {
     set_name(local, family): set_name(every, family)
-    for every, local in ((SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL), *_NODE_PORTS)
+    for every, local in ((SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL), *SETS_NODE_PORT.values())
     for family in Family
 }
 

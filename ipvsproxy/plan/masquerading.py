@@ -18,16 +18,12 @@ from ipvsproxy.model.names import (
     SET_LOAD_BALANCER,
     SET_LOAD_BALANCER_LOCAL,
     SET_NODE_PORT_IPS,
-    SETS_NODE_PORT_SCTP,
-    SETS_NODE_PORT_TCP,
-    SETS_NODE_PORT_UDP,
+    SETS_NODE_PORT,
     set_name,
 )
 from ipvsproxy.plan.changeover import LOCAL_SETS
 from ipvsproxy.plan.order import is_accepted, only_leaves, serving
 from ipvsproxy.plan.ownership import told_by
-
-_PORTS = {Protocol.TCP: SETS_NODE_PORT_TCP, Protocol.UDP: SETS_NODE_PORT_UDP}
 
 
 class Failing(NamedTuple):
@@ -95,7 +91,7 @@ def _at(base: str, key: VirtualServerKey) -> SetEntry:
 
 def _at_node_port(key: VirtualServerKey) -> Iterator[SetEntry]:
     """What masquerades a node port of every policy, and what exempts one of policy Local."""
+    bases = SETS_NODE_PORT[key.protocol]
     if key.protocol is Protocol.SCTP:
-        return (_at(base, key) for base in SETS_NODE_PORT_SCTP)
-    names = (set_name(base, family_of(key.address)) for base in _PORTS[key.protocol])
-    return (SetEntry(name, port=key.port) for name in names)
+        return (_at(base, key) for base in bases)
+    return (SetEntry(set_name(base, family_of(key.address)), port=key.port) for base in bases)

@@ -38,7 +38,7 @@ from ipvsproxy.model.kernel_objects import (
     VirtualServer,
     VirtualServerKey,
 )
-from ipvsproxy.model.names import DEFAULT_SCHEDULER, set_name
+from ipvsproxy.model.names import DEFAULT_SCHEDULER, SETS_NODE_PORT, set_name
 from ipvsproxy.model.notes import gather
 from ipvsproxy.modes.ipvs import sets
 from ipvsproxy.modes.ipvs.remarks import remarks
@@ -47,11 +47,6 @@ from ipvsproxy.plan.ownership import is_excluded
 
 _TAKEN = "FrontendTaken"
 _LOCAL = int(EndpointFlags.LOCAL)
-_NODE_PORT_SETS = {  # of every policy, and of policy Local besides
-    Protocol.TCP: (sets.NODE_PORT_TCP, sets.NODE_PORT_LOCAL_TCP),
-    Protocol.UDP: (sets.NODE_PORT_UDP, sets.NODE_PORT_LOCAL_UDP),
-    Protocol.SCTP: (sets.NODE_PORT_SCTP, sets.NODE_PORT_LOCAL_SCTP),
-}
 # mh hashes the client's port too, so that one client's connections spread (upstream: pkg/proxy/ipvs/proxier.go).
 _SCHEDULER_FLAGS = {"mh": VirtualServerFlags.SCHEDULER_2}
 
@@ -266,7 +261,7 @@ def _load_balancer_entries(service: ServiceView, key: VirtualServerKey, host: Ho
 
 def _node_port_entries(service: ServiceView, key: VirtualServerKey) -> list[ObjectId]:
     """What makes traffic to a node port masqueraded. A bitmap cannot hold SCTP, so its set names each address (K30)."""
-    bases = _NODE_PORT_SETS[key.protocol][: 2 if service.external_policy_local else 1]
+    bases = SETS_NODE_PORT[key.protocol][: 2 if service.external_policy_local else 1]
     if key.protocol is Protocol.SCTP:
         return [_at(base, key) for base in bases]
     return [_port_alone(base, family_of(key.address), key.port) for base in bases]
