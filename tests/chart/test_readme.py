@@ -46,9 +46,13 @@ def test_it_is_installed_checked_and_cleaned_up(at_work: tuple[Release, Terminal
     for block in BLOCKS["Check a node without changing it"]:
         terminal.run(block)
     assert release.pods().keys() == set(NODES)
-    for block in BLOCKS["Clean up"]:
-        terminal.run(block)
+    one, all_of_them = BLOCKS["Clean up"]
+    terminal.run(one)
     eventually(lambda: (release.pods().keys(), release.pods("clean-up").keys()) == ({"n2", "n3"}, {"n1"}))
+    terminal.run(all_of_them)
+    assert release.run("status").code != 0
+    nodes = release.get("node", *NODES)["items"]
+    assert not any("ipvsproxy.io/clean-up" in node["metadata"]["labels"] for node in nodes)
 
 
 def test_the_page_on_installing_has_the_same_commands():
