@@ -226,3 +226,17 @@ def test_notes_warn_while_kube_proxy_runs(release4: Release):
         assert "WARNING" not in release4.do("upgrade", str(helm.CHART), *by_label)
     finally:
         plane.kubectl("delete", "daemonset", "kube-proxy", SYSTEM)
+
+
+@pytest.mark.parametrize(
+    "option, warning",
+    [
+        pytest.param("name=kube-proxi", "there is no ConfigMap kube-system/kube-proxi", id="no such ConfigMap"),
+        pytest.param("key=config.yaml", "that ConfigMap has no key config.yaml", id="no such key"),
+    ],
+)
+def test_notes_warn_of_a_configuration_that_is_not_there(release4: Release, option: str, warning: str):
+    """No Pod starts, and only its events would tell why."""
+    words = [str(helm.CHART), "--set=existingConfigMap.name=kube-proxy"]
+    assert f"WARNING: {warning}" in release4.do("install", *words, f"--set=existingConfigMap.{option}")
+    assert "WARNING" not in release4.do("upgrade", *words)

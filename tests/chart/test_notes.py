@@ -32,9 +32,15 @@ def test_notes_have_the_next_commands_with_the_names_of_this_release(command: st
     assert command in notes(HOST)
 
 
+KUBEADM = "--set=existingConfigMap.name=kube-proxy"
+
+
 def test_notes_say_where_the_configuration_is():
     assert "It follows its configuration in place" in notes(HOST)
-    assert "It follows the ConfigMap kube-proxy" in notes("--set=existingConfigMap.name=kube-proxy")
+    found = notes(KUBEADM)
+    assert "It follows the ConfigMap kube-proxy" in found
+    assert "What stands below config in your values has no effect" in found
+    assert "config." not in found
 
 
 def test_notes_keep_network_managers_from_the_device():
@@ -46,9 +52,17 @@ def test_notes_keep_network_managers_from_the_device():
 
 def test_k54_notes_name_the_setting_that_a_policy_engine_needs():
     assert "need config.ipvsproxy.filterVerdict=return" in notes(HOST)
+    assert "need extraArgs={--filter-verdict=return}" in notes(KUBEADM)
+
+
+def test_k26_notes_name_the_setting_that_layer_2_load_balancers_need():
+    assert "need config.ipvs.strictARP=true" in notes(HOST)
+    assert "need ipvs.strictARP: true in that ConfigMap" in notes(KUBEADM)
 
 
 def test_notes_of_a_release_for_nodes_with_the_label_say_how_to_go_on_and_no_other_do():
     step = "kubectl label node NODE ipvsproxy.io/serve=true"
-    assert step in notes(HOST, r"--set-string=nodeSelector.ipvsproxy\.io/serve=true")
+    labelled = notes(HOST, r"--set-string=nodeSelector.ipvsproxy\.io/serve=true")
+    assert step in labelled
+    assert labelled.startswith("ipvsproxy 0.1.0 runs on nodes with the label ipvsproxy.io/serve=true alone")
     assert step not in notes(HOST)
