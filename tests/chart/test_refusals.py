@@ -29,8 +29,6 @@ OPERATOR = "--api-versions=monitoring.coreos.com/v1/PodMonitor"
         pytest.param("livenessProbe.treshold=3", "treshold", id="a field of a probe"),
         pytest.param("resources.limit.memory=1Gi", "limit", id="a field of resources"),
         pytest.param("affinity.nodeAfinity.x=y", "nodeAfinity", id="a kind of affinity"),
-        pytest.param("apiServer.host=https://192.0.2.10", "host", id="a URL for a host"),
-        pytest.param("apiServer.host=192.0.2.10:6443", "host", id="a host with its port"),
         pytest.param("apiServer.port=70000", "port", id="a port beyond all"),
         pytest.param("existingConfigMap.mountPath=etc", "mountPath", id="a relative path"),
     ],
@@ -63,6 +61,29 @@ def test_the_kubernetes_service_by_name_is_refused(host: str):
     answer = helm.template("helm4", f"--set=apiServer.host={host}")
     assert answer.code != 0
     assert f"apiServer.host is {host}, which is the Service `kubernetes`" in answer.err
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("https://192.0.2.10", id="a URL"),
+        pytest.param("192.0.2.10:6443", id="with its port"),
+        pytest.param("[2001:db8::10]:6443", id="IPv6 with its port"),
+        pytest.param("192.0.2.10/", id="with a path"),
+    ],
+)
+def test_what_is_more_than_a_host_is_refused_with_the_value_that_takes_the_port(host: str):
+    answer = helm.template("helm4", f"--set=apiServer.host={host}")
+    assert answer.code != 0
+    assert f"apiServer.host is {host}, which is more than a name or an address" in answer.err
+    assert "the port is apiServer.port" in answer.err
+
+
+@pytest.mark.parametrize("host", ["192.0.2.10", "2001:db8::10", "api.example.net"])
+def test_a_name_and_an_address_of_either_family_are_taken(host: str):
+    answer = helm.template("helm4", f"--set=apiServer.host={host}")
+    assert answer.code == 0
+    assert f'value: "{host}"' in answer.out
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:10249", "[::1]:10249", "127.0.0.1", ""])

@@ -62,7 +62,6 @@ _OPEN: dict[str, dict[str, Any]] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "apiServer.port": {"type": "integer", "minimum": 1, "maximum": 65535},
-    "apiServer.host": {"type": "string", "pattern": r"^([^/\[\]@: ]*|[^/\[\]@ ]*:[^/\[\]@ ]*:[^/\[\]@ ]*)$"},
     "existingConfigMap.key": {"type": "string", "minLength": 1},
     "existingConfigMap.mountPath": {"type": "string", "pattern": "^/"},
     "terminationGracePeriodSeconds": {"type": "integer", "minimum": 1},

@@ -63,9 +63,12 @@ yes
 {{- dict "host" $url.hostname "port" $port | toJson -}}
 {{- end -}}
 
-{{/* Refuses the Service `kubernetes` by name or address: (list . HOST WHERE-IT-STANDS). */}}
+{{/* Refuses what is no host, and the Service `kubernetes` by name or address: (list . HOST WHERE-IT-STANDS). */}}
 {{- define "ipvsproxy.checkHost" -}}
 {{- $host := index . 1 -}}
+{{- if not (regexMatch `^([^/\[\]@: ]+|[^/\[\]@ ]*:[^/\[\]@ ]*:[^/\[\]@ ]*)$` $host) -}}
+{{- fail (printf "%s is %s, which is more than a name or an address: leave away https://, brackets and port; the port is apiServer.port." (index . 2) $host) -}}
+{{- end -}}
 {{- $service := lookup "v1" "Service" "default" "kubernetes" -}}
 {{- $vips := dig "spec" "clusterIPs" list ($service | default dict) -}}
 {{- if or (has $host $vips) (regexMatch "^kubernetes(\\.default(\\.svc(\\..*)?)?)?\\.?$" $host) -}}
