@@ -11,7 +11,18 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from tests.chart.migration import ALL, BACK, BLOCKS, KUBEADM, ON_NODES, PAGE, Migration, kube_proxy, migration_of
+from tests.chart.migration import (
+    ALL,
+    BACK,
+    BACK_IN_THE_END,
+    BLOCKS,
+    KUBEADM,
+    ON_NODES,
+    PAGE,
+    Migration,
+    kube_proxy,
+    migration_of,
+)
 from tests.chart.pages import ROOT
 from tests.chart.test_installs import SYSTEM, environment_of
 from tests.lab import helm
@@ -66,6 +77,10 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
     assert next(steps, None) is None
     selector = migration.release.get("daemonset", "ipvsproxy")["spec"]["template"]["spec"]["nodeSelector"]
     assert selector == {"kubernetes.io/os": "linux"}
+    migration.follow(BACK_IN_THE_END)  # kube-proxy is there again, and on no node
+    migration.comes_to(set(), ALL)
+    migration.follow(BACK)
+    migration.comes_to({"n1"}, {"n2", "n3"})
 
 
 def test_both_are_upgraded_in_a_mixed_cluster_each_on_its_own_nodes(migration4: Migration):
