@@ -21,6 +21,7 @@ BLOCKS = sections(PAGE)
 KUBEADM = [heading for heading in BLOCKS if re.match(r"\d\. ", heading)]
 BACK = "Back, at any time"
 BACK_IN_THE_END = "Back, after step 7"
+OLD_KUBEADM = "With kubeadm before 1.31"
 ON_NODES = ("systemctl", "rm -f")
 ALL = set(NODES)
 LIMIT_S = 240.0

@@ -11,12 +11,14 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from tests.chart.conftest import KUBEADM as KUBEADM_FILES
 from tests.chart.migration import (
     ALL,
     BACK,
     BACK_IN_THE_END,
     BLOCKS,
     KUBEADM,
+    OLD_KUBEADM,
     ON_NODES,
     PAGE,
     Migration,
@@ -24,9 +26,10 @@ from tests.chart.migration import (
     migration_of,
 )
 from tests.chart.pages import ROOT
-from tests.chart.test_installs import SYSTEM, environment_of
+from tests.chart.test_installs import SYSTEM, environment_of, replaced
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
+from tests.lab.machine import LabError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -81,6 +84,22 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
     migration.comes_to(set(), ALL)
     migration.follow(BACK)
     migration.comes_to({"n1"}, {"n2", "n3"})
+
+
+def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_proxys_goes(migration4: Migration):
+    plane, config = migration4.plane, (KUBEADM_FILES / "config.conf").read_text()
+    with replaced(plane, "kube-system", "kube-proxy", config_conf=config):
+        for step in (KUBEADM[1], KUBEADM[-1], OLD_KUBEADM):
+            migration4.follow(step)
+        copy = migration4.release.get("configmap", "ipvsproxy-config")["data"]
+        assert copy == {"config.conf": config}
+        volumes = [pod["spec"]["volumes"] for pod in migration4.release.pods().values()]
+        assert [volume["configMap"]["name"] for each in volumes for volume in each if volume["name"] == "config"] == [
+            "ipvsproxy-config"
+        ] * len(ALL)
+        with pytest.raises(LabError, match="not found"):
+            plane.kubectl("get", "configmap", "kube-proxy", SYSTEM)
+        plane.kubectl("delete", "configmap", "ipvsproxy-config", SYSTEM)
 
 
 def test_both_are_upgraded_in_a_mixed_cluster_each_on_its_own_nodes(migration4: Migration):
