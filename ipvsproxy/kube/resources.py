@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipvsproxy.cluster.events import OTHER_NODE, ApiObject
 from ipvsproxy.model.api_objects import EndpointSlice, Node, OtherNode, Service
 from ipvsproxy.model.names import LABEL_HEADLESS, LABEL_PROXY_NAME
+from ipvsproxy.model.notes import Note
 
 MAX_OBJECT_BYTES = 1_572_864
 """etcd's own limit of one request (--max-request-bytes, 1.5 MiB), so no object in a cluster is larger."""
@@ -21,7 +22,7 @@ MAX_OBJECT_BYTES = 1_572_864
 class Resource:
     """One kind of object as it is listed and watched. Selectors are empty where all objects are wanted.
 
-    `kind` is ours (events.py), `list_kind` the API's.
+    `kind` is ours (events.py), `list_kind` the API's. `if_none`: what there is to say of a list without any.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Resource:
     keeps: Callable[[ApiObject], bool]
     labels: str = ""
     fields: str = ""
+    if_none: Note | None = None
 
 
 def _is_proxied(item: ApiObject) -> bool:
@@ -73,6 +75,11 @@ def own_node(name: str) -> Resource:
         type=Node,
         keeps=lambda item: item.metadata.name == name,
         fields=f"metadata.name={name}",
+        if_none=Note(
+            f"Node {name}",
+            "is not in the cluster: no endpoint counts as on this node, and no zone is preferred",
+            "Give --hostname-override the name that `kubectl get nodes` shows",
+        ),
     )
 
 

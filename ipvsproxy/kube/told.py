@@ -26,8 +26,9 @@ _HINT = "Correct it; what it last said stays in force"
 class Told:
     """The memory of one watch. Used by one thread."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, if_none: Note | None = None) -> None:
         self._kind = kind
+        self._if_none = if_none
         self._versions: dict[ObjectRef, Version] = {}
         self._gone: dict[ObjectRef, Version] = {}  # since the last bookmark only, so it stays small
         self._settled: Version = 0
@@ -78,7 +79,8 @@ class Told:
         self._settled = _version(version)
         self._resume_at = version or None
         self._gone = {}
-        return [*map(Removed, removed), Listed(self._kind)]
+        none = [Rejected((self._if_none,))] if self._if_none and not self._versions else []
+        return [*map(Removed, removed), *none, Listed(self._kind)]
 
     def bookmark(self, bookmark: Bookmark) -> None:
         """Everything up to here has been told. Within a list it says nothing: the list is not complete."""

@@ -120,7 +120,7 @@ class Watch:
         self._asks_less_since = 0.0
         self._known_refusals: set[str] = set()
         self._reader = Reader(resource)
-        self._told = Told(resource.kind)
+        self._told = Told(resource.kind, resource.if_none)
         self._backoff = Backoff(timing, spread)
         self._unfinished_streams = 0
         self._began_at = 0.0

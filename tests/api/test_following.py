@@ -186,6 +186,21 @@ def test_missing_role_says_what_is_missing(plane: ControlPlane, tmp_path: Path):
     assert token not in str(logs)
 
 
+def rejections(logs: Sequence[EventDict]) -> list[EventDict]:
+    return [entry for entry in logs if entry["event"] == "object_rejected"]
+
+
+def test_a_node_name_that_the_cluster_does_not_know_is_told_and_the_right_one_is_not(objects: Objects, proxy: Path):
+    _, address = objects.service()
+    for is_there in (False, True):
+        if is_there:
+            objects.node(NODE, "192.0.2.11")
+        with capture_logs() as logs, node_with(proxy) as node:
+            node.wait_for(address, server_line(address))
+        said = [entry["hint"] for entry in rejections(logs) if entry["object"] == f"Node {NODE}"]
+        assert said == ([] if is_there else ["Give --hostname-override the name that `kubectl get nodes` shows"])
+
+
 def test_k33_an_address_of_another_node_is_served_only_while_no_node_has_it(objects: Objects, proxy: Path):
     other, free = "192.0.2.12", "203.0.113.12"
     objects.node("n2", other)
@@ -199,7 +214,7 @@ def test_k33_an_address_of_another_node_is_served_only_while_no_node_has_it(obje
         objects.node("n3", "192.0.2.13", other)
         node.wait_for(other)
         assert node.servers(free) == [server_line(free)]
-    said = [entry["reason"] for entry in logs if entry["event"] == "object_rejected"]
+    said = [entry["reason"] for entry in rejections(logs) if entry["object"].startswith("Service")]
     assert said == [f"external IP {other} is an address of Node {name}" for name in ("n2", "n3")]
 
 
@@ -217,6 +232,6 @@ def test_k33_external_ips_are_served_without_the_right_to_list_nodes_and_it_is_s
     objects.service(externalIPs=[external])
     with capture_logs() as logs, node_with(kubeconfig) as node:
         node.wait_for(external, server_line(external))
-    said = [entry for entry in logs if entry["event"] == "object_rejected"]
+    said = rejections(logs)
     assert sorted(entry["object"] for entry in said) == [f"Node {NODE}", "other Nodes"]
     assert all("is forbidden" in entry["reason"] for entry in said)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipvsproxy import cli
+from ipvsproxy.config.command_line import ExitCode
 from tests.api.node import NODE, Objects
 from tests.lab.apiserver import ControlPlane
 
@@ -20,7 +21,10 @@ def test_plan_shows_what_is_in_the_cluster(plane: ControlPlane, objects: Objects
         f"--kubeconfig={plane.kubeconfig}",
         f"--hostname-override={NODE}",
     ]
-    assert cli.run(argv, cli.Programs()) == 0
+    assert cli.run(argv, cli.Programs()) == ExitCode.INCOMPLETE
+    assert capsys.readouterr().err.startswith(f"Node {NODE}: is not in the cluster")
+    objects.node(NODE, "192.0.2.11")
+    assert cli.run(argv, cli.Programs()) == ExitCode.OK
     lines = [line for line in capsys.readouterr().out.splitlines() if f" {address}:" in line]
     assert lines == [f"-A -t {address}:80 -s rr", f"-a -t {address}:80 -r 10.244.1.5:8080 -m -w 1"]
 

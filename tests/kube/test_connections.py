@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ipvsproxy.clock import SystemClock
-from ipvsproxy.cluster.events import ClusterEvent, Listed
+from ipvsproxy.cluster.events import Changed, ClusterEvent, Listed
 from ipvsproxy.cluster.tracker import Tracker
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.kube.client import Access, ApiServer
@@ -380,11 +380,13 @@ def test_snapshot_tells_every_kind_in_pages_and_returns():
 
 def test_snapshot_goes_on_without_a_refused_selector():
     answers = [refusal(400, "BadRequest"), page([A1, service("headless", 2, "None")], 9)]
-    answers += [page([], 9, kind="EndpointSliceList"), page([], 9, kind="NodeList")]
+    nodes = [{"metadata": {"name": name, "resourceVersion": "3"}} for name in ("n1", "n2")]
+    answers += [page([], 9, kind="EndpointSliceList"), page(nodes, 9, kind="NodeList")]
     told: list[ClusterEvent] = []
     with serving(answers) as server:
         read_cluster(ApiServer(Access(master=server.url)), "n1", told.extend)
-    assert len(told) == 4
+    assert [event.ref.name for event in told if isinstance(event, Changed)] == ["a", "n1"]
+    assert len(told) == 5
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,12 @@ def test_other_nodes_are_left_out_where_the_server_does_not_select():
         assert server.requests[0].query["fieldSelector"] == "metadata.name=n1"
 
 
+def test_a_cluster_without_a_node_of_our_name_is_told_apart_from_one_with_it():
+    """A node that goes by another name than its Node has no endpoints of its own, and nothing else tells why."""
+    with serving([stream(bookmark(9, ends_list=True), HOLD)]) as server, following(server.url, own_node("n9")) as found:
+        found.wait_for("!Node n9", "Listed")
+
+
 @pytest.mark.parametrize(
     "cut",
     [

@@ -7,6 +7,7 @@ from ipvsproxy.cluster.events import Changed, Listed, ObjectRef, Rejected, Remov
 from ipvsproxy.kube.told import Told
 from ipvsproxy.kube.wire import Absent, Arrival, Bookmark, Present, Unreadable
 from ipvsproxy.model.api_objects import Service
+from ipvsproxy.model.notes import Note
 
 
 def ref(name: str) -> ObjectRef:
@@ -53,6 +54,16 @@ def test_first_list_tells_everything_and_that_it_is_all():
     assert news(told, present("a", 1), present("b", 2)) == ["+a", "+b"]
     assert told.end_list("10") == [Listed("Service")]
     assert told.resume_at == "10"
+
+
+def test_a_complete_list_without_what_must_be_there_says_so_and_one_with_it_does_not():
+    note = Note("Service a", "is not there")
+    told = Told("Service", note)
+    told.begin_list()
+    assert told.end_list("10") == [Rejected((note,)), Listed("Service")]
+    told.begin_list()
+    told.take(present("a", 11))
+    assert told.end_list("12") == [Listed("Service")]
 
 
 def test_nothing_can_be_resumed_before_the_first_list_is_complete():
