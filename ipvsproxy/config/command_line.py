@@ -75,6 +75,7 @@ ipvsproxy [flags]                  serve: program the kernel and follow changes
        ipvsproxy diff [flags]             print what a start would change; touches nothing
        ipvsproxy explain TARGET [flags]   say why a Service is served as it is; touches nothing
        ipvsproxy status [arguments]       list what the kernel has; arguments are ipvsadm's
+       ipvsproxy status --names [options] the same with Services and pods: status --names --help
        ipvsproxy top [--once]             follow connections, rates and draining""",
     Commands.PLAN: "ipvsproxy plan -o FORMAT (--manifests DIR | --from-cluster) [flags]",
     Commands.DIFF: "ipvsproxy diff [--manifests DIR] [-o json] [flags]",

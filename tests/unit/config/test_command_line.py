@@ -28,6 +28,11 @@ def test_help_of_a_plan():
     assert parse_command_line(["plan", "-h"]) == Show(help_text(Commands.PLAN))
 
 
+def test_the_help_leads_to_the_view_of_status_that_ipvsadms_help_does_not_name():
+    assert "ipvsproxy status --names [options]" in help_text(Commands.PROXY)
+    assert "status --names --help" in help_text(Commands.PROXY)
+
+
 @pytest.mark.parametrize("arguments", [[], ["-L", "-n"], ["-Sn"], ["--help"], ["--nonsense"]])
 def test_the_arguments_of_status_are_its_own(arguments):
     assert parse_command_line(["status", *arguments]) == Status(tuple(arguments))
