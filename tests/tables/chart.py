@@ -58,7 +58,8 @@ _NO_EFFECT = "Accepted, without an effect here."
 
 # What may hold anything of its type; everything else has just the keys of values.yaml.
 _OPEN: dict[str, dict[str, Any]] = {
-    "maxUnavailable": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"},
+    "maxUnavailable": {"type": ["integer", "string"], "minimum": 1, "pattern": "^[1-9][0-9]*%$"},
+    "image.repository": {"type": "string", "minLength": 1},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "apiServer.port": {"type": "integer", "minimum": 1, "maximum": 65535},
