@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.conftest import NODES
-from tests.chart.pages import Terminal, sections
+from tests.chart.pages import Terminal
 from tests.chart.release import SYSTEM, Release, release_of
+from tests.documented import ROOT, documented
 from tests.kube.following import eventually
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
 
 PAGE = "docs/migrate.md"
-BLOCKS = sections(PAGE)
-KUBEADM = [heading for heading in BLOCKS if re.match(r"\d\. ", heading)]
-BACK = "Back, at any time"
-BACK_IN_THE_END = "Back, after step 7"
-OLD_KUBEADM = "With kubeadm before 1.31"
-ON_NODES = ("systemctl", "rm -f")
+KUBEADM = [
+    documented(PAGE, heading, in_block=True)
+    for heading in re.findall(r"^### (\d\. .*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
+]
+"""The commands of each step."""
+BACK = documented(PAGE, "Back, at any time", in_block=True)
+BACK_IN_THE_END = documented(PAGE, "Back, after step 7", in_block=True)
+OLD_KUBEADM = documented(PAGE, "With kubeadm before 1.31", in_block=True)
 ALL = set(NODES)
 LIMIT_S = 240.0
 
@@ -76,11 +79,7 @@ class Migration:
         self.plane = release.plane
         self.terminal = Terminal(release.plane, program, tools)
 
-    def follow(self, heading: str) -> None:
-        """Run what stands below a heading, but for what is run on a node."""
-        for block in BLOCKS[heading]:
-            if not any(word in block for word in ON_NODES):
-                self.terminal.run(block)
+        self.follow = self.terminal.follow
 
     def kube_proxies(self) -> dict[str, dict[str, Any]]:
         """The ready Pods of kube-proxy that are not about to go, by node."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,17 +15,15 @@ from tests.chart.migration import (
     ALL,
     BACK,
     BACK_IN_THE_END,
-    BLOCKS,
     KUBEADM,
     OLD_KUBEADM,
-    ON_NODES,
     PAGE,
     Migration,
     kube_proxy,
     migration_of,
 )
-from tests.chart.pages import ROOT
 from tests.chart.test_installs import SYSTEM, environment_of, replaced
+from tests.documented import ROOT, documented
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
 from tests.lab.machine import LabError
@@ -34,6 +31,8 @@ from tests.lab.machine import LabError
 pytestmark = pytest.mark.timeout(900)
 
 HELMS = get_args(helm.Helm)
+K3S = documented(PAGE, "k3s and rke2", program="helm", in_block=True)
+ANOTHER_MODE = documented(PAGE, "From the iptables or nftables mode", program="kubectl", in_block=True)
 
 
 @pytest.fixture(params=HELMS)
@@ -131,13 +130,13 @@ def test_a_daemon_set_that_kubeadm_writes_anew_is_back_on_every_node(migration4:
 def test_a_node_of_another_mode_is_emptied_switched_and_taken_back(migration4: Migration):
     for step in KUBEADM[:2]:
         migration4.follow(step)
-    migration4.follow("From the iptables or nftables mode")
+    migration4.follow(ANOTHER_MODE)
     migration4.comes_to({"n2", "n3"}, {"n1"})
     assert "unschedulable" not in migration4.release.get("node", "n1")["spec"]
 
 
 def test_on_k3s_the_api_server_is_at_the_nodes_own_port(migration4: Migration):
-    migration4.follow("k3s and rke2")
+    migration4.follow(K3S)
     found = environment_of(migration4.release)
     assert (found["KUBERNETES_SERVICE_HOST"], found["KUBERNETES_SERVICE_PORT"]) == ("127.0.0.1", "6444")
     assert migration4.release.pods() == {}
@@ -155,10 +154,3 @@ def test_the_containers_whose_logs_it_reads_are_the_charts(migration4: Migration
         assert (container or default) in [
             item["name"] for kind in ("initContainers", "containers") for item in template["spec"][kind]
         ]
-
-
-def test_what_is_run_on_a_node_is_shell():
-    blocks = [block for blocks in BLOCKS.values() for block in blocks if any(word in block for word in ON_NODES)]
-    assert len(blocks) == 1
-    for block in blocks:
-        assert subprocess.run(["bash", "-n", "-c", block], check=False).returncode == 0

@@ -7,6 +7,7 @@ runs what the Pod of either DaemonSet says that the API server has there, with t
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from tests.chart.conftest import kubeconfig_of
 from tests.chart.guest_node import PODS, VIP
 from tests.chart.machine import READY_S, Node, run_by_label, running
 from tests.chart.migration import ALL, BACK, KUBEADM, PAGE, Migration, migration_of
-from tests.chart.pages import ROOT
 from tests.chart.test_installs import replaced
+from tests.documented import ROOT
 from tests.kube.following import eventually
 from tests.lab import programs
 from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
@@ -116,8 +117,11 @@ def test_from_kube_proxy_to_ipvsproxy_and_back_by_the_page_no_request_fails(
     migration.comes_to({"n2", "n3"}, {"n1"})
     is_served_by("ipvsproxy", *PODS)
 
-    migration.follow(next(steps))  # verified
+    migration.follow(step := next(steps))  # verified
     assert run_by_label(migration.release, node, "check") == (ExitCode.OK, "exit code 0\n")
+    for words in (shlex.split(command.text.partition(" exec ")[2]) for command in step):
+        if words:
+            assert node.call("execute", argv=words[2:]).startswith("SERVER")  # behind the name and `--`
     migration.follow(next(steps))  # the others
     migration.comes_to(set(), ALL)
     is_served_by("ipvsproxy", *PODS[:2])

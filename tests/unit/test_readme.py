@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ipvsproxy.config.command_line import EXIT_CODE_MEANINGS, Plan, Status, Top, parse_command_line
+from ipvsproxy import cli
+from ipvsproxy.config.command_line import EXIT_CODE_MEANINGS, Status, Top, parse_command_line
 from ipvsproxy.config.flags import FLAGS
 from ipvsproxy.errors import IpvsproxyError
 from ipvsproxy.resolver import SystemResolver
@@ -20,6 +21,7 @@ from ipvsproxy.status.own_options import make_parser as view_parser
 from ipvsproxy.status.own_options import parse as parse_view
 from ipvsproxy.status.own_words import is_own
 from ipvsproxy.top.options import make_parser as top_parser
+from tests.documented import PAGES, documented
 from tests.tables.screens import SCREENS, page_with
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +31,8 @@ SOURCE = "".join(path.read_text() for path in sorted((ROOT / "ipvsproxy").rglob(
 OF_OTHERS = {"KUBE-EXTERNAL-SERVICES", "KUBE-FIREWALL"}  # kube-proxy's in its iptables mode, the kubelet's
 IPVSADM = set(re.findall(r"--[a-z-]+", HELP))
 README = (ROOT / "README.md").read_text()
-PAGES = sorted(
-    str(page.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "charts/*/README.md")
-    for page in ROOT.glob(pattern)
-    if page.name != "CHANGELOG.md"
-)
+PLAN = documented("README.md", "Try it", pattern=r"\S*/ipvsproxy plan .*")
+(WRITE,) = documented("docs/configuration.md", "The file", in_block=True)
 
 
 def targets() -> set[str]:
@@ -176,12 +174,21 @@ def test_a_command_that_the_program_does_not_have_would_be_found(command):
         parse(command)
 
 
-def test_the_plan_that_it_shows_is_what_the_program_prints():
-    block = re.search(r"```console\n\$ \.venv/bin/ipvsproxy (plan [^\n]*)\n(.*?)```", README, re.DOTALL)
-    assert block is not None
-    command = parse_command_line(block[1].split())
-    assert isinstance(command, Plan)
-    assert block[2] == (ROOT / command.config.manifests / "ipvsadm.txt").read_text()
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("command", PLAN)
+def test_the_plan_that_it_shows_is_what_the_program_prints(command, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.run(shlex.split(command.text)[1:], cli.Programs()) == 0
+    assert f"```console\n$ {command.text}\n{capsys.readouterr().out}```\n" in README
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_configuration_in_force_is_written_as_the_page_says(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("config.conf").write_bytes(EMPTY_FILE + b"mode: iptables\nclusterCIDR: 10.244.0.0/16\n")
+    assert cli.run(shlex.split(WRITE.text)[1:], cli.Programs()) == 0
+    written = yaml.safe_load(Path("in-force.yaml").read_text())
+    assert (written["mode"], written["clusterCIDR"]) == ("ipvs", "10.244.0.0/16")
 
 
 @pytest.mark.usefixtures("quiet")

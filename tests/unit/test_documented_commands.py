@@ -1,0 +1,100 @@
+"""The commands of pages are found, and those for developers are run here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documented import PAGES, PROGRAMS, ROOT, Command, commands, commands_in, documented
+
+TARGETS = dict.fromkeys(command.filled({"…": "true"}) for command in documented(program="make"))
+(GREP,) = documented(program="grep")
+(HOOKS,) = documented("CONTRIBUTING.md", program="prek")
+PAGE = """\
+# One
+
+Read `ipvsproxy` first, then type `helm upgrade --wait
+name chart`, not `a b`.
+
+```sh
+# First
+one --flag \\
+  word         # what it does
+two '
+# not a comment
+' |
+  three
+```
+
+## Two
+
+```console
+# ipvsproxy status
+helm no command
+$ next
+```
+
+```yaml
+helm: no command
+```
+"""
+
+
+def test_a_command_is_a_line_of_a_shell_block_or_code_that_begins_with_a_program():
+    found = [(command.heading, command.text, command.block) for command in commands_in("page", PAGE)]
+    assert found == [
+        ("One", "one --flag word", 1),
+        ("One", "two '\n# not a comment\n' |\n  three", 1),
+        ("One", "helm upgrade --wait name chart", 0),
+        ("Two", "ipvsproxy status", 1),
+        ("Two", "next", 1),
+    ]
+
+
+def test_what_begins_a_command_in_a_block_begins_one_in_a_sentence_too():
+    assert {command.program for command in commands() if command.block} <= PROGRAMS
+
+
+def test_there_is_no_block_whose_commands_would_not_be_seen():
+    """One without a language, or indented."""
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        assert not re.search(r"^\n    \S", text, re.MULTILINE), page
+        assert set(re.findall(r"^```(\w*)\n.*?^```$", text, re.DOTALL | re.MULTILINE)) <= {
+            "sh", "console", "text", "yaml", "ini",
+        }, page  # fmt: skip
+
+
+def test_to_ask_for_a_command_that_no_page_has_is_an_error():
+    with pytest.raises(LookupError):
+        documented("README.md", program="nothing")
+
+
+def test_words_of_the_reader_are_filled_in():
+    assert Command("", "", "a FILE [b]", 1).filled({"FILE": "/x", "[b]": "y"}) == "a /x y"
+
+
+@pytest.mark.parametrize("command", TARGETS)
+def test_a_target_of_make_would_run_files_that_there_are(command):
+    done = subprocess.run(["sh", "-c", f"{command} --dry-run"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    named = re.findall(r"\btests/[\w/.]+", done.stdout)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_tests_of_a_known_report_are_found_by_its_number():
+    done = subprocess.run(["sh", "-c", GREP.text], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert re.search(r"def test_k09_", done.stdout)
+
+
+def test_the_hooks_are_installed_in_a_clone(tmp_path):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / ".pre-commit-config.yaml").write_bytes((ROOT / ".pre-commit-config.yaml").read_bytes())
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    done = subprocess.run(["sh", "-c", HOOKS.text], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"pre-commit", "pre-push"} <= {path.name for path in (tmp_path / ".git" / "hooks").iterdir()}
