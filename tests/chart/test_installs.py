@@ -80,7 +80,7 @@ def test_a_release_is_installed_changed_taken_back_and_removed(release: Release)
     assert release.pods().keys() == set(NODES)
     first = release.images()
     release.do("upgrade", chart, "--reuse-values", "--set=image.tag=next", "--wait", "--timeout=4m")
-    assert release.images() == {"ipvsproxy:next"}
+    assert release.images() == {"localhost/ipvsproxy:next"}
     release.do("rollback", "1", "--wait", "--timeout=4m")
     assert release.images() == first
     release.do("uninstall", "--wait", "--timeout=4m")

@@ -112,7 +112,7 @@ def test_both_are_upgraded_in_a_mixed_cluster_each_on_its_own_nodes(migration4: 
     release.do("upgrade", str(helm.CHART), "--reuse-values", "--set=image.tag=next", "--wait", "--timeout=4m")
     plane.kubectl("rollout", "status", "daemonset/kube-proxy", SYSTEM, "--timeout=4m")
     migration4.comes_to({"n2", "n3"}, {"n1"})
-    assert release.images() == {"ipvsproxy:next"}
+    assert release.images() == {"localhost/ipvsproxy:next"}
     assert theirs.items().isdisjoint(uids(migration4.kube_proxies()).items())
     assert ours.items().isdisjoint(uids(release.pods()).items())
 

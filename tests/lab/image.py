@@ -24,6 +24,8 @@ from tests.lab.machine import LabError  # noqa: E402
 
 OUT = ROOT / "build" / "image"
 IMAGE = f"localhost/ipvsproxy:{__version__}"
+"""In the archive too, and so on a node that it is imported into. By `ipvsproxy` alone a kubelet means an image of its
+default registry, and does not find this one."""
 LARGEST_MIB = 200
 SUITE = "bookworm"
 BASES = {
@@ -86,21 +88,22 @@ def build() -> Path:
         if not _run("buildah", "images", "--quiet", "--filter", f"reference={name}"):
             _make_base(name, packages, OUT / "base.tar")
     programs.say("image: building it")
-    settings = [f"--volume={path}:{path}:ro" for path in SETTINGS if Path(path).exists()]
-    bases = {argument: name for argument, (name, _) in BASES.items()}
-    given = {**bases, "VERSION": __version__, "REVISION": _revision()}
-    options = [
-        "--isolation=chroot",
-        "--network=host",
-        *(f"--build-arg={name}={value}" for name, value in given.items()),
-    ]
-    _run("buildah", "build", "--quiet", "--layers", *options, *settings, f"--tag={IMAGE}", str(ROOT))
-    _run("buildah", "push", "--quiet", IMAGE, f"oci-archive:{OUT / 'ipvsproxy.tar'}:ipvsproxy:{__version__}")
+    _run("buildah", "build", "--quiet", *options(), f"--build-arg=VERSION={__version__}", f"--tag={IMAGE}", str(ROOT))
+    _run("buildah", "push", "--quiet", IMAGE, f"oci-archive:{OUT / 'ipvsproxy.tar'}:{IMAGE}")
     found = json.loads(_run("buildah", "inspect", "--type", "image", IMAGE))
     (OUT / "config.json").write_text(json.dumps(found["OCIv1"]["config"], indent=1) + "\n")
     rootfs = _unpack(OUT / "rootfs")
     (OUT / "made-of").write_text(made_of())
     return rootfs
+
+
+def options() -> list[str]:
+    """Of buildah, to build on bases and with packages as this machine has them."""
+    bases = {argument: name for argument, (name, _) in BASES.items()}
+    given = bases | {"REVISION": _revision()}
+    arguments = [f"--build-arg={name}={value}" for name, value in given.items()]
+    settings = [f"--volume={path}:{path}:ro" for path in SETTINGS if Path(path).exists()]
+    return ["--layers", "--isolation=chroot", "--network=host", *arguments, *settings]
 
 
 def _make_base(name: str, packages: Sequence[str], tar: Path) -> None:
