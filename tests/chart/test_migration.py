@@ -32,6 +32,8 @@ pytestmark = pytest.mark.timeout(900)
 
 HELMS = get_args(helm.Helm)
 K3S = documented(PAGE, "k3s and rke2", program="helm", in_block=True)
+(LOOK,) = documented(PAGE, pattern="kubectl .* get daemonset kube-proxy")
+(ADDON,) = documented(PAGE, program="kubeadm")
 ANOTHER_MODE = documented(PAGE, "From the iptables or nftables mode", program="kubectl", in_block=True)
 
 
@@ -79,6 +81,7 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
     assert next(steps, None) is None
     selector = migration.release.get("daemonset", "ipvsproxy")["spec"]["template"]["spec"]["nodeSelector"]
     assert selector == {"kubernetes.io/os": "linux"}
+    assert "NotFound" in migration.terminal.typed(LOOK.text).stderr
     migration.follow(BACK_IN_THE_END)  # kube-proxy is there again, and on no node
     migration.comes_to(set(), ALL)
     migration.follow(BACK)
@@ -99,6 +102,19 @@ def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_prox
         with pytest.raises(LabError, match="not found"):
             plane.kubectl("get", "configmap", "kube-proxy", SYSTEM)
         plane.kubectl("delete", "configmap", "ipvsproxy-config", SYSTEM)
+
+
+def test_kubeadm_would_start_kube_proxy_on_all_nodes_without_its_settings(migration4: Migration):
+    """As the page warns."""
+    migration4.follow(KUBEADM[1])
+    config = yaml.safe_dump({"kind": "KubeProxyConfiguration", "mode": "ipvs", "clusterCIDR": "10.244.0.0/16"})
+    with replaced(migration4.plane, "kube-system", "kube-proxy", config_conf=config, kubeconfig_conf="{}"):
+        migration4.follow(KUBEADM[-1])
+        migration4.comes_to(set(), ALL)
+        migration4.follow([ADDON])
+        migration4.comes_to(ALL, ALL)
+        found = yaml.safe_load(migration4.release.get("configmap", "kube-proxy")["data"]["config.conf"])
+        assert (found["mode"], found["clusterCIDR"]) == ("iptables", "")
 
 
 def test_both_are_upgraded_in_a_mixed_cluster_each_on_its_own_nodes(migration4: Migration):
