@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from tests.chart.migration import migration_of
+from tests.documented import ROOT
 from tests.lab import helm
+from tests.lab.apiserver import ControlPlane
+
+SOURCE = (ROOT / "charts/ipvsproxy/templates/NOTES.txt").read_text()
+BY_LABEL = r"--set-string=nodeSelector.ipvsproxy\.io/serve=true"
 
 
 def notes(*options: str) -> str:
@@ -62,7 +71,36 @@ def test_k26_notes_name_the_setting_that_layer_2_load_balancers_need():
 
 def test_notes_of_a_release_for_nodes_with_the_label_say_how_to_go_on_and_no_other_do():
     step = "kubectl label node NODE ipvsproxy.io/serve=true"
-    labelled = notes(HOST, r"--set-string=nodeSelector.ipvsproxy\.io/serve=true")
+    labelled = notes(HOST, BY_LABEL)
     assert step in labelled
     assert labelled.startswith("ipvsproxy 0.1.0 runs on nodes with the label ipvsproxy.io/serve=true alone")
     assert step not in notes(HOST)
+
+
+def commands(text: str) -> list[str]:
+    """What it says to type: lines of their own, and what stands behind a colon; without remarks in brackets."""
+    joined = re.sub(r" \\\n\s*", " ", text)
+    return re.findall(r"(?:^ +|: )((?:kubectl|helm) .*?)(?: +\(.*\))?$", joined, re.MULTILINE)
+
+
+@pytest.mark.timeout(900)
+def test_every_command_of_the_notes_does_what_it_should(cluster: ControlPlane, tmp_path: Path):
+    """Beside a kube-proxy, which one of them takes away but where labels say who serves."""
+    typed = []
+    try:
+        for values in ("--wait", KUBEADM, BY_LABEL):
+            (tools := tmp_path / f"{len(typed)}").mkdir()
+            with migration_of(cluster, "helm4", tools) as migration:
+                found = commands(migration.release.do("install", str(helm.CHART), values))
+                for command in found:
+                    migration.terminal.run(command.replace("NODE", "n1").replace("CHART", "charts/ipvsproxy"))
+                assert migration.kube_proxies().keys() == ({"n1", "n2", "n3"} if values == BY_LABEL else set())
+                typed += found
+    finally:
+        cluster.kubectl(
+            "label", "nodes", "--all", *(f"ipvsproxy.io/{name}-" for name in ("clean-up", "check", "serve"))
+        )
+    for command in commands(SOURCE):
+        pattern = ".*".join(map(re.escape, re.split(r"\{\{.*?\}\}", command)))
+        assert [text for text in typed if re.fullmatch(pattern, text)], command
+    assert len(commands(SOURCE)) == len(re.findall(r"(?<![`\w])(?:kubectl|helm) ", SOURCE))
