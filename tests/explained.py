@@ -45,6 +45,21 @@ NODE = {
 }  # fmt: skip
 PUBLIC = {"type": "LoadBalancer", "ingress": ["203.0.113.20"], "more": {"nodePort": 30080}}
 WEB = (service(), endpoints(endpoint("10.244.1.5"), endpoint("10.244.2.5", "n2")))
+SHOP = (
+    service(
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        loadBalancerSourceRanges=["198.51.100.0/24"],
+        ingress=["203.0.113.20"],
+    ),
+    endpoints(
+        endpoint("10.244.1.5"),
+        endpoint("10.244.1.6", ready=False),
+        endpoint("10.244.1.7", ready=False, serving=True, terminating=True),
+        endpoint("10.244.2.5", "n2"),
+    ),
+)
+"""What pages show: shop/web, behind a load-balancer IP with policy Local and source ranges."""
 
 
 class Place:

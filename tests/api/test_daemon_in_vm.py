@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import signal
 import sys
@@ -15,17 +16,18 @@ import pytest
 
 from tests.api import chart_role
 from tests.api.node import NODE, Objects, events_about
+from tests.documented import documented
 from tests.kube.following import eventually
 from tests.lab import machine
 from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
 
+(SERVE,) = documented("README.md", "Try it", pattern=r"\S*/ipvsproxy .*--kubeconfig=FILE .*")
 LIMIT_S = 600.0  # with the wait for another VM of this machine
 OUT = Path(__file__).resolve().parents[2] / "build" / "api-vm"
 
 # Runs the daemon and shows its kernel state in a file again and again, until the test says stop.
 GUEST = """
-"$1" --proxy-mode=ipvs --kubeconfig="$LAB_OUT/kubeconfig" --hostname-override="$2" --cluster-cidr=10.244.0.0/16 \\
-    2>"$LAB_OUT/log" &
+"$@" --cluster-cidr=10.244.0.0/16 2>"$LAB_OUT/log" &
 proxy=$!
 while kill -0 $proxy 2>/dev/null && [ ! -e "$LAB_OUT/stop" ]; do
     { ipvsadm -S -n; ip -oneline address show dev kube-ipvs0; } >"$LAB_OUT/next" 2>/dev/null
@@ -70,8 +72,8 @@ def guest(plane: ControlPlane) -> Iterator[Guest]:
     OUT.mkdir(parents=True)
     chart_role.kubeconfig(plane, OUT / "kubeconfig", chart_role.install(plane), HOST_FROM_VM)
     found = Guest()
-    program = Path(sys.executable).with_name("ipvsproxy")
-    argv = ["/bin/sh", "-c", GUEST, "guest", str(program), NODE]
+    words = shlex.split(SERVE.filled({"FILE": str(OUT / "kubeconfig"), "n1": NODE}))
+    argv = ["/bin/sh", "-c", GUEST, "guest", str(Path(sys.executable).with_name("ipvsproxy")), *words[1:]]
 
     def run() -> None:
         found.exit_code = machine.run(argv, OUT, shape=machine.Shape(network=True), timeout_s=800)

@@ -7,6 +7,7 @@ Pod on n1 says, from the image's root file system.
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.api.node import Objects
 from tests.chart.guest_node import PODS, VIP
 from tests.chart.machine import READY_S, Node, files_of, pod_on_n1, run_by_label, running
 from tests.chart.release import Release, release_of
+from tests.documented import documented
 from tests.kube.following import eventually
 from tests.lab import helm
 from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
@@ -24,6 +26,7 @@ from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
 pytestmark = pytest.mark.timeout(3000)  # the other VMs of this machine come first
 
 CHART = (str(helm.CHART), "--wait", "--timeout=4m")
+(EXPLAIN,) = documented("docs/troubleshoot.md", program="kubectl", in_block=True)
 NET_ADMIN, NET_RAW = 1 << 12, 1 << 13  # include/uapi/linux/capability.h
 CONFINED = ("1", "2")
 """NoNewPrivs, and a filter of system calls, as proc(5) has them."""
@@ -100,6 +103,8 @@ def test_a_release_its_upgrade_and_the_way_back_lose_no_request(release: Release
     assert (set(asked), asked[2:]) == ({*PODS[:2]}, asked[:4])
     listed = node.call("look", argv=["ipvsadm", "-L", "-n"])
     assert node.call("execute", argv=["ipvsproxy", "status", "-L", "-n"]) == listed
+    inside = EXPLAIN.filled({"shop/web": "default/web"}).partition(" -- ")[2]
+    assert f"{VIP}:80/TCP  cluster IP" in node.call("execute", argv=shlex.split(inside))
 
     assert rights(node) == (NET_ADMIN | NET_RAW, *CONFINED)
 

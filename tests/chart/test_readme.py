@@ -23,7 +23,7 @@ CONFIGURATION = documented(PAGE, "Configuration", in_block=True)
 CHECK = documented(PAGE, "Check a node without changing it", in_block=True)
 CLEAN_UP = documented(PAGE, "Clean up", block=1)
 UNINSTALL = documented(PAGE, "Clean up", block=2)
-(BACK,) = documented(PAGE, "Clean up", program="kubectl", in_block=False)
+(BACK,) = {command.text for command in documented(pattern=".* ipvsproxy.io/clean-up-", in_block=False)}
 THE_SAME = documented("docs/install.md", "In a cluster", in_block=True)
 DAY_BY_DAY = documented("docs/operate.md", pattern="helm test .*")
 
@@ -46,7 +46,7 @@ def test_it_is_installed_checked_and_cleaned_up(at_work: tuple[Release, Terminal
     assert release.pods().keys() == set(NODES)
     terminal.follow(CLEAN_UP)
     eventually(lambda: (release.pods().keys(), release.pods("clean-up").keys()) == ({"n2", "n3"}, {"n1"}))
-    terminal.follow([BACK])
+    terminal.run(BACK)
     eventually(lambda: release.pods().keys() == set(NODES))
     terminal.follow(UNINSTALL)
     assert release.run("status").code != 0

@@ -47,6 +47,10 @@ ip iproute2
 modprobe kmod
 conntrack conntrack
 tcpdump tcpdump
+nft nftables
+curl curl
+jq jq
+systemctl systemd
 TOOLS
 }
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
+from tests.documented import documented
+from tests.lab import bench
 from tests.perf import report
 
 CHECKED_IN = report.Measured.load(report.CHECKED_IN)
+(UPDATE,) = documented("docs/performance.md", program="python")
 
 
 def changed(name: str, factor: float) -> report.Measured:
@@ -39,3 +45,18 @@ def test_a_change_beyond_the_tolerance_is_told(name, factor, is_told):
     told = report.changes(changed(name, factor), CHECKED_IN)
 
     assert [sentence.split()[0] for sentence in told] == ([name] if is_told else [])
+
+
+def test_the_command_of_the_page_makes_what_it_measures_the_checked_in_figures(monkeypatch, tmp_path):
+    """The measurement is a stage of its own."""
+    program, script, *words = shlex.split(UPDATE.text)
+    assert (program, (report.ROOT / script).resolve()) == (".venv/bin/python", Path(bench.__file__).resolve())
+    for name in ("CHECKED_IN", "PAGE"):
+        copy = tmp_path / name
+        copy.write_bytes(getattr(report, name).read_bytes())
+        monkeypatch.setattr(report, name, copy)
+    measured = changed("cold.1000.plan_insn", 2)
+    monkeypatch.setattr(bench, "measure", lambda _out: measured)
+    assert bench.main(words) == 0
+    assert report.Measured.load(report.CHECKED_IN) == measured
+    assert report.table(measured) in report.PAGE.read_text()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.data.ipvsadm_oracle.oracle import Oracle
+from tests.documented import documented
 from tests.perf.status_figures import OURS, THEIRS, cost, large_state
 
 MEMORY_BYTES = 30 << 20  # for the whole table
 TIMES = 3
+(COMMAND,) = documented("docs/status.md", program="python")
 # Lists like the command, and then says on stderr by how much its memory grew over what its imports had taken.
 MEASURING = """\
 import sys
@@ -65,3 +70,17 @@ def test_the_same_bytes_take_less_than_three_times_as_long(oracle, table, words)
     ours, theirs = ([cost(oracle, table, program, words) for _ in range(3)] for program in (OURS, THEIRS))
     assert ours[0].output == theirs[0].output
     assert min(run.all_s for run in ours) < TIMES * min(run.all_s for run in theirs)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_command_of_the_page_measures_it_anew():
+    program, *words = shlex.split(COMMAND.text)
+    assert program == "python"
+    done = subprocess.run(
+        [sys.executable, *words], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(line.endswith("same bytes") for line in lines)

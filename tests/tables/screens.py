@@ -23,7 +23,7 @@ from ipvsproxy.model.kernel_objects import Kind  # noqa: E402  # needs the line 
 from ipvsproxy.top.figures import Order  # noqa: E402
 from ipvsproxy.top.screen import View, screen  # noqa: E402
 from tests.builders import addr, blob, vs_key  # noqa: E402
-from tests.explained import Place, endpoint, endpoints, service  # noqa: E402
+from tests.explained import SHOP, Place  # noqa: E402
 from tests.top_figures import FIGURES  # noqa: E402
 
 PAGE = ROOT / "README.md"
@@ -32,22 +32,10 @@ _TOP_LINES = 12
 
 def explain() -> str:
     """A load-balancer IP with policy Local that somebody has taken from the node's device."""
-    public = service(
-        type="LoadBalancer",
-        externalTrafficPolicy="Local",
-        loadBalancerSourceRanges=["198.51.100.0/24"],
-        ingress=["203.0.113.20"],
-    )
-    behind = endpoints(
-        endpoint("10.244.1.5"),
-        endpoint("10.244.1.6", ready=False),
-        endpoint("10.244.1.7", ready=False, serving=True, terminating=True),
-        endpoint("10.244.2.5", "n2"),
-    )
     key = vs_key("203.0.113.20", 80)
     out = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out):
-        place = Place(Path(folder), public, behind)
+        place = Place(Path(folder), *SHOP)
         place.fake.state[Kind.REAL_SERVER][key] = blob(("10.244.1.5", 8080), ("10.244.1.7", 8080, 0))
         place.fake.connections[key, blob(("10.244.1.7", 8080))[:-3]] = 3
         del place.fake.state[Kind.ADDRESS][addr("203.0.113.20")]

@@ -1,7 +1,18 @@
-"""The commands of pages are found, and those for developers are run here."""
+"""Every command that a page shows is run by a test, as the page says it; here those for developers.
+
+The tests are those that ask tests/documented.py for commands. What stands in for what cannot be had here:
+
+- `make`: asked what it would do (`--dry-run`), since most targets run these tests; so is `kubeadm init`.
+- `docker build`: buildah, on bases made of packages.
+- `kubectl logs` and `exec`: what they name, for kwok's Pods have no containers; the program behind `exec` runs in one.
+- The services of k3s and rke2: others of these names, under a real systemd.
+- `bench.py --update`: without its measurement, which the stage `figures` makes.
+- A name alone, such as `helm upgrade`: its program must know it.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.documented import PAGES, PROGRAMS, ROOT, Command, commands, commands_in, documented
+from tests.documented import PAGES, PROGRAMS, ROOT, TAKEN, Command, commands, commands_in, documented
 
+TESTS = ROOT / "tests"
 TARGETS = dict.fromkeys(command.filled({"…": "true"}) for command in documented(program="make"))
 (GREP,) = documented(program="grep")
 (HOOKS,) = documented("CONTRIBUTING.md", program="prek")
@@ -42,6 +54,19 @@ $ next
 helm: no command
 ```
 """
+
+
+def takers() -> list[str]:
+    """The modules that run commands of pages."""
+    files = [path for path in TESTS.rglob("*.py") if re.search(r"\bdocumented\(", path.read_text())]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
+    return [name for name in names if name not in {"tests.documented", "tests.unit.test_documented_commands"}]
+
+
+def test_every_command_of_every_page_is_run_by_a_test():
+    for name in takers():
+        importlib.import_module(name)
+    assert [command for command in commands() if command not in TAKEN] == []
 
 
 def test_a_command_is_a_line_of_a_shell_block_or_code_that_begins_with_a_program():
