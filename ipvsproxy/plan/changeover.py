@@ -18,26 +18,14 @@ from msgspec.structs import replace
 
 from ipvsproxy.model.addr import masked
 from ipvsproxy.model.enums import Family
-from ipvsproxy.model.kernel_objects import Key, Kind, Operation, SetEntry, State, Verb
-from ipvsproxy.model.names import (
-    SET_LOAD_BALANCER,
-    SET_LOAD_BALANCER_FW,
-    SET_LOAD_BALANCER_LOCAL,
-    SETS_LOAD_BALANCER_SOURCE,
-    SETS_NODE_PORT,
-    family_of_set,
-    set_name,
-)
+from ipvsproxy.model.kernel_objects import Key, Kind, ObjectId, Operation, SetEntry, State, Verb
+from ipvsproxy.model.names import SET_LOAD_BALANCER_FW, SETS_LOAD_BALANCER_SOURCE, family_of_set, set_name
+from ipvsproxy.plan.ownership import told_by
+from ipvsproxy.plan.snat import EXCEPTIONS, NODE_PORTS_LOCAL, Stands, is_masqueraded
 
 Change: TypeAlias = tuple[Verb, SetEntry]
 
 _SOURCES = frozenset(set_name(base, family) for base in SETS_LOAD_BALANCER_SOURCE for family in Family)
-# What is in the first of each pair is not masqueraded, though it is in the second.
-LOCAL_SETS = {
-    set_name(local, family): set_name(every, family)
-    for every, local in ((SET_LOAD_BALANCER, SET_LOAD_BALANCER_LOCAL), *SETS_NODE_PORT.values())
-    for family in Family
-}
 
 
 class Changeover(NamedTuple):
@@ -48,18 +36,37 @@ class Changeover(NamedTuple):
 
 
 def changeover(operations: Sequence[Operation], applied: State) -> Changeover:
-    """Which of these operations on support entries are out of turn. `applied` is what stands before the first."""
-    support = Kind.SUPPORT_ENTRY
-    changes = [(each.verb, each.key) for each in operations if each.kind is support and isinstance(each.key, SetEntry)]
-    if not changes:
+    """Which of these operations on set entries are out of turn. `applied` is what stands before the first."""
+    changes = [(each.verb, each.key) for each in operations if isinstance(each.key, SetEntry)]
+    sources = [change for change in changes if change[1].set_name in _SOURCES]
+    exceptions = [change for change in changes if change[1].set_name in EXCEPTIONS]
+    if not sources and not exceptions:
         return Changeover()
     gone = {each.key for each in operations if each.verb is Verb.DELETE}
-    sources = [change for change in changes if change[1].set_name in _SOURCES]
-    local = [change for change in changes if change[1].set_name in LOCAL_SETS]
+    passage = _Passage(applied, {(each.kind, each.key) for each in operations if each.verb is Verb.ADD}, gone)
     return Changeover(
-        before=frozenset((*_narrowing(sources, gone), *_masquerading(local, gone))),
-        after=frozenset((*_widening(sources, applied), *_unmasquerading(local, applied))),
+        before=frozenset((*_narrowing(sources, gone), *_masquerading(exceptions, passage))),
+        after=frozenset((*_widening(sources, applied), *_unmasquerading(exceptions, passage))),
     )
+
+
+class _Passage(NamedTuple):
+    """From what stands to what will. Guards do not count: they come before the real servers, and go after them."""
+
+    applied: State
+    come: Container[ObjectId]
+    gone: Container[Key]
+
+    def stands_before(self, ref: ObjectId) -> bool:
+        kind, key = ref
+        return kind is not Kind.GUARD_ENTRY and key in self.applied[kind]
+
+    def stands_meanwhile(self, ref: ObjectId) -> bool:
+        """Where nothing is out of turn."""
+        return self.stands_before(ref) or (ref[0] is not Kind.GUARD_ENTRY and ref in self.come)
+
+    def stands_after(self, ref: ObjectId) -> bool:
+        return self.stands_meanwhile(ref) and ref[1] not in self.gone
 
 
 def _narrowing(sources: Sequence[Change], gone: Container[Key]) -> Iterator[Change]:
@@ -74,21 +81,37 @@ def _widening(sources: Sequence[Change], applied: State) -> Iterator[Change]:
     return ((Verb.ADD, entry) for entry in come - _within(come, go) if _guard(entry) in applied[Kind.GUARD_ENTRY])
 
 
-def _masquerading(local: Sequence[Change], gone: Container[Key]) -> Iterator[Change]:
-    """Frontends of policy Local that become others, and do not go."""
-    return ((Verb.DELETE, entry) for entry in _entries(local, Verb.DELETE) if _of_every_policy(entry) not in gone)
+def _masquerading(exceptions: Sequence[Change], passage: _Passage) -> Iterator[Change]:
+    """Exceptions in the way of what masquerades in the end."""
+    for entry in _entries(exceptions, Verb.DELETE):
+        if entry.set_name in NODE_PORTS_LOCAL:
+            is_in_the_way = _of_every_policy(entry) not in passage.gone
+        else:
+            is_in_the_way = _ends(entry, passage.stands_after, passage)
+        if is_in_the_way:
+            yield Verb.DELETE, entry
 
 
-def _unmasquerading(local: Sequence[Change], applied: State) -> Iterator[Change]:
-    """Frontends that are there by now, and become those of policy Local."""
-    for entry in _entries(local, Verb.ADD):
-        every = _of_every_policy(entry)
-        if every in applied[Kind.ACCEPT_ENTRY] or every in applied[Kind.SUPPORT_ENTRY]:
+def _unmasquerading(exceptions: Sequence[Change], passage: _Passage) -> Iterator[Change]:
+    """Exceptions in the way of what masquerades by now."""
+    for entry in _entries(exceptions, Verb.ADD):
+        if entry.set_name in NODE_PORTS_LOCAL:
+            is_in_the_way = _of_every_policy(entry) in passage.applied[Kind.SUPPORT_ENTRY]
+        else:
+            is_in_the_way = _ends(entry, passage.stands_before, passage)
+        if is_in_the_way:
             yield Verb.ADD, entry
 
 
+def _ends(entry: SetEntry, stands: Stands, passage: _Passage) -> bool:
+    """Whether a frontend is masqueraded then, and would not be while all that comes or goes stands."""
+    return any(
+        is_masqueraded(key, stands) and not is_masqueraded(key, passage.stands_meanwhile) for key in told_by(entry, ())
+    )
+
+
 def _of_every_policy(local: SetEntry) -> SetEntry:
-    return replace(local, set_name=LOCAL_SETS[local.set_name])
+    return replace(local, set_name=NODE_PORTS_LOCAL[local.set_name])
 
 
 def _entries(changes: Iterable[Change], verb: Verb) -> frozenset[SetEntry]:

@@ -21,9 +21,9 @@ from ipvsproxy.model.names import (
     SETS_NODE_PORT,
     set_name,
 )
-from ipvsproxy.plan.changeover import LOCAL_SETS
 from ipvsproxy.plan.order import is_accepted, only_leaves, serving
 from ipvsproxy.plan.ownership import told_by
+from ipvsproxy.plan.snat import EXCEPTIONS
 
 
 class Failing(NamedTuple):
@@ -62,7 +62,7 @@ def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collect
             return any(
                 _lacks(key, failing) or failing.to_leave(key) for key in told_by(entry, ()) if failing.stays(key)
             )
-        case Kind.SUPPORT_ENTRY, Verb.ADD, SetEntry(set_name=name) as entry if name in LOCAL_SETS:
+        case Kind.SUPPORT_ENTRY, Verb.ADD, SetEntry(set_name=name) as entry if name in EXCEPTIONS:
             return any(failing.to_leave(key) for key in told_by(entry, node_port_addresses) if failing.stays(key))
         case _:
             return False

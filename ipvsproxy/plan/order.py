@@ -78,12 +78,14 @@ _AFTER, _BEFORE = 0.5, -0.5
 _BEFORE_SERVERS = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
 _AFTER_SERVERS = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
 _ACCEPTED_ALREADY = PHASE[Kind.REAL_SERVER, Verb.EDIT] + _BEFORE  # what masquerades must not come after who needs it
-_ACCEPT_SETS = {
+ACCEPT_SETS = {
     family: tuple(
         set_name(base, family) for base in (SET_CLUSTER_IP, SET_EXTERNAL_IP, SET_EXTERNAL_IP_LOCAL, SET_LOAD_BALANCER)
     )
     for family in Family
 }
+
+_ACCEPT_NAMES = frozenset(name for names in ACCEPT_SETS.values() for name in names)
 
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
@@ -95,42 +97,75 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
     `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
     """
     operations = list(operations)
-    out_of_turn = _out_of_turn(operations, applied)
-    gone = {each.key for each in operations if each.kind is Kind.VIRTUAL_SERVER and each.verb is Verb.DELETE}
-    unbound = {each.key for each in operations if each.kind is Kind.ADDRESS and each.verb is Verb.DELETE}
-
-    def phase(operation: Operation) -> float:
-        kind, verb, key = operation.kind, operation.verb, operation.key
-        row = PHASE[kind, verb]
-        if out_of_turn and kind is Kind.SUPPORT_ENTRY:
-            return out_of_turn.get((verb, key), row)
-        if kind is Kind.REAL_SERVER and only_leaves(operation):
-            return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
-        if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
-            return row
-        if not is_bound(key.address):
-            # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
-            # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
-            return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
-        if verb is Verb.DELETE and _is_orphan(key, applied, gone):
-            return _ORPHANS
-        # Whose address goes over to an interface serves there, with this entry or without.
-        is_open = key.address in unbound or is_accepted(key, applied)
-        return _ACCEPTED_ALREADY if verb is Verb.ADD and is_open else row
-
-    phases: dict[float, list[Operation]] = {}
+    phase = _Phases(operations, applied, is_bound).of
+    phases: dict[tuple[float, Kind], list[Operation]] = {}
     for operation in operations:
-        phases.setdefault(phase(operation), []).append(operation)
+        phases.setdefault((phase(operation), operation.kind), []).append(operation)
     for _, together in sorted(phases.items()):
         if together[0].kind is Kind.RULES:
             together.sort(key=lambda operation: (operation.key, operation.verb))
         yield together
 
 
-def _out_of_turn(operations: list[Operation], applied: State) -> dict[tuple[Verb, Key], float]:
-    """The phases of operations on support entries that are not as the table has it."""
-    before, after = changeover(operations, applied)
-    return {**dict.fromkeys(before, _BEFORE_SERVERS), **dict.fromkeys(after, _AFTER_SERVERS)}
+class _Phases:
+    """The phase of each of some operations: by the table, or out of its turn."""
+
+    def __init__(self, operations: list[Operation], applied: State, is_bound: IsBound) -> None:
+        self._applied = applied
+        self._is_bound = is_bound
+        self._gone = _deleted(operations, Kind.VIRTUAL_SERVER)
+        self._unbound = _deleted(operations, Kind.ADDRESS)
+        self._before, self._after = changeover(operations, applied)
+        # While an address goes over to an interface, an accept entry must stay until the filter lets its port through
+        # without. What stands in the way of masquerading until then makes the real servers wait.
+        self._late = {
+            accepted_by(entry)
+            for _, entry in self._before
+            if entry.address in self._unbound and entry.set_name in _ACCEPT_NAMES
+        }
+
+    def of(self, operation: Operation) -> float:
+        key = operation.key
+        phase = self._of_entry(operation, key) if isinstance(key, SetEntry) else PHASE[operation.kind, operation.verb]
+        if operation.kind is Kind.REAL_SERVER and only_leaves(operation):
+            phase = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
+        return phase + len(_PHASES) if self._late and self._is_late(operation) else phase
+
+    def _is_late(self, operation: Operation) -> bool:
+        """Whether it is on real servers, or on what guards them, that wait for an entry which goes after all else."""
+        key = operation.key
+        if operation.kind is Kind.GUARD_ENTRY and isinstance(key, SetEntry):
+            key = accepted_by(key)
+        return operation.kind in {Kind.REAL_SERVER, Kind.GUARD_ENTRY} and key in self._late
+
+    def _of_entry(self, operation: Operation, entry: SetEntry) -> float:
+        kind, verb = operation.kind, operation.verb
+        if (verb, entry) in self._before and accepted_by(entry) not in self._late:
+            return _BEFORE_SERVERS
+        if (verb, entry) in self._after:
+            return _AFTER_SERVERS
+        return self._of_accept_entry(verb, entry) if kind is Kind.ACCEPT_ENTRY else PHASE[kind, verb]
+
+    def _of_accept_entry(self, verb: Verb, entry: SetEntry) -> float:
+        goes_over, goes = entry.address in self._unbound, verb is Verb.DELETE
+        if not self._is_bound(entry.address) or (goes_over and goes and self._stays(entry)):
+            # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
+            # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
+            return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
+        if goes and _is_orphan(entry, self._applied, self._gone):
+            return _ORPHANS
+        # Whose address goes over to an interface serves there, with this entry or without.
+        is_open = goes_over or is_accepted(entry, self._applied)
+        return _ACCEPTED_ALREADY if is_open and not goes else PHASE[Kind.ACCEPT_ENTRY, verb]
+
+    def _stays(self, entry: SetEntry) -> bool:
+        """Whether the virtual server behind an accept entry does."""
+        server = accepted_by(entry)
+        return server in self._applied[Kind.VIRTUAL_SERVER] and server not in self._gone
+
+
+def _deleted(operations: Iterable[Operation], kind: Kind) -> set[Key]:
+    return {each.key for each in operations if each.kind is kind and each.verb is Verb.DELETE}
 
 
 def _is_orphan(entry: SetEntry, applied: State, gone: Container[Key]) -> bool:
@@ -148,7 +183,7 @@ def is_accepted(entry: SetEntry, applied: State) -> bool:
     """Whether clients come in by an accept entry of this frontend, or will when its address is bound."""
     if accepted_by(entry) not in applied[Kind.VIRTUAL_SERVER]:
         return False
-    others = (replace(entry, set_name=name) for name in _ACCEPT_SETS[family_of(PackedAddr(entry.address))])
+    others = (replace(entry, set_name=name) for name in ACCEPT_SETS[family_of(PackedAddr(entry.address))])
     return any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
 
 

@@ -28,13 +28,13 @@ from ipvsproxy.model.kernel_objects import (
 )
 from ipvsproxy.model.real_servers import describe, drained
 from ipvsproxy.modes.base import Mode
-from ipvsproxy.plan.changeover import LOCAL_SETS
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.masquerading import Failing, unmasks
 from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards
 from ipvsproxy.plan.ownership import told_by
+from ipvsproxy.plan.snat import EXCEPTIONS
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
 from ipvsproxy.sync.outcomes import Outcome, hint, judge
@@ -270,7 +270,9 @@ class Applier:
         entry = operation.key
         if not self.refused or operation.kind is Kind.GUARD_ENTRY or not isinstance(entry, SetEntry):
             return False
-        if entry.set_name in LOCAL_SETS:  # tells nothing that the entry beside it does not
+        if (
+            entry.set_name in EXCEPTIONS and operation.kind is Kind.SUPPORT_ENTRY
+        ):  # tells nothing that the entry beside it does not
             return False
         return any(
             (Kind.VIRTUAL_SERVER, key) in self.refused

@@ -31,7 +31,8 @@ from tests.witness import Witness, admitted, closed, open_without_server
 
 IPS = ("10.96.0.20", "10.96.0.21", "fd00:10:96::20")
 ENDPOINTS = ("10.244.1.5", "10.244.1.6", "10.244.2.5", "fd00:10:244::5", "fd00:10:244::6")
-PORTS = ((80, "TCP"), (53, "TCP"), (53, "UDP"), (9, "SCTP"))
+# Some have a node port's number: an external IP that is the node's own makes one frontend with it.
+PORTS = ((80, "TCP"), (53, "TCP"), (53, "UDP"), (9, "SCTP"), (30080, "TCP"), (30080, "UDP"), (30081, "SCTP"))
 NODE_PORTS = (0, 30080, 30081)
 HOSTS = ("192.0.2.11", "192.0.2.12", "198.51.100.11", "2001:db8:1::11")
 # Two Services may ask for one address, for another one's cluster IP, or for an address that the node itself has.

@@ -322,8 +322,10 @@ def test_k36_in_each_family_sources_of_either_set_narrow_before_and_widen_after(
 def test_k24_in_each_family_exceptions_from_masquerading_end_before_and_begin_after(family, every, local):
     server = Operation(Verb.ADD, Kind.REAL_SERVER, VirtualServerKey(Protocol.TCP, VIPS[family], 80), NEW)
     goes, comes = (Operation(verb, Kind.SUPPORT_ENTRY, entry_at(family, local)) for verb in (Verb.DELETE, Verb.ADD))
-    stands = {**empty_state(), Kind.SUPPORT_ENTRY: {entry_at(family, every): True}}
-    assert list(ordered([server, goes], stands, bound)) == [[goes], [server]]
+    kind = Kind.ACCEPT_ENTRY if every == SET_LOAD_BALANCER else Kind.SUPPORT_ENTRY
+    stands = {**empty_state(), kind: {entry_at(family, every): True}}
+    had = {**stands, Kind.SUPPORT_ENTRY: {**stands[Kind.SUPPORT_ENTRY], entry_at(family, local): True}}
+    assert list(ordered([server, goes], had, bound)) == [[goes], [server]]
     assert list(ordered([comes, server], stands, bound)) == [[server], [comes]]
 
 

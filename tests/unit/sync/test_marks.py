@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from itertools import permutations
+from itertools import permutations, product
 
 import msgspec
 import pytest
@@ -73,6 +73,52 @@ def test_k24_so_it_is_where_an_interface_of_the_node_loses_or_gets_that_very_add
     witness.check_masquerading()
     witness.check_sources()
     witness.check()
+
+
+AT_ONE_ADDRESS = {  # with the number of a node port, which is another Service's when it is another kind of address
+    "node port": Svc("a", endpoints=BOTH.endpoints, here=BOTH.here, ports=((80, "TCP"),), node_ports=(30080,)),
+    "external IP": Svc("b", ("10.96.0.21",), ((30080, "TCP"),), BOTH.endpoints, here=BOTH.here, external_ips=(NODE,)),
+    "load balancer": Svc(
+        "c", ("10.96.0.22",), ((30080, "TCP"),), BOTH.endpoints, here=BOTH.here, ingress=((NODE, "VIP"),)
+    ),
+    "both": Svc(
+        "d",
+        ("10.96.0.23",),
+        ((30080, "TCP"),),
+        BOTH.endpoints,
+        here=BOTH.here,
+        ingress=((NODE, "VIP"),),
+        external_ips=(NODE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP", "SCTP"])
+@pytest.mark.parametrize(
+    "before, after", [kinds for kinds in product(AT_ONE_ADDRESS, repeat=2) if "node port" in kinds]
+)
+@pytest.mark.parametrize("policies", [*product(("Cluster", "Local", "Local without endpoints here"), repeat=2)])
+@pytest.mark.parametrize("hosts", [((NODE,), (NODE,)), ((NODE,), ()), ((), (NODE,))], ids=["has", "loses", "gets"])
+def test_k24_so_it_is_where_a_node_port_becomes_another_kind_of_address_or_the_other_way_round(
+    protocol, before, after, policies, hosts
+):
+    """At the node's own address, also one that it loses or gets in the same sync."""
+    had, has = hosts
+    node = Node(host=had)
+    node.sync(cluster(at_one_address(before, policies[0], protocol)))
+    witness = Witness(node.fake, {*map(addr, has)}, lost={*map(addr, had)} - {*map(addr, has)})
+    node.has(*has)
+    node.sync(cluster(at_one_address(after, policies[1], protocol)))
+    witness.check_masquerading()
+    witness.check_sources()
+    witness.check()
+
+
+def at_one_address(name: str, policy: str, protocol: str) -> Svc:
+    service = AT_ONE_ADDRESS[name]
+    here = () if "without" in policy else service.here
+    ports = tuple((number, protocol) for number, _ in service.ports)
+    return msgspec.structs.replace(service, ports=ports, external_policy=policy.partition(" ")[0], here=here)
 
 
 AT_VIP = (addr(VIP), 6, 80)
