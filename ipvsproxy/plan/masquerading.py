@@ -3,27 +3,21 @@
 By the order of changes (order.py, changeover.py) an endpoint of another node serves only while its clients are
 masqueraded, or it would answer them itself. What is refused drops out of that order. Then the frontend stays as it is
 until that is taken: no real server is added to it, and its masquerading does not end.
+
+Nothing waits for itself: real servers wait for entries, entries that have clients masqueraded for others that do and
+for real servers that leave, and what leaves, or only stands in the way of masquerading, for nothing of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ipvsproxy.model.addr import PackedAddr, family_of
-from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, SetEntry, Settings, State, Verb, VirtualServerKey
-from ipvsproxy.model.names import (
-    SET_EXTERNAL_IP,
-    SET_LOAD_BALANCER,
-    SET_LOAD_BALANCER_LOCAL,
-    SET_NODE_PORT_IPS,
-    SETS_NODE_PORT,
-    set_name,
-)
-from ipvsproxy.plan.order import is_accepted, only_leaves, serving
+from ipvsproxy.plan.order import ACCEPT_SETS, only_leaves, serving
 from ipvsproxy.plan.ownership import told_by
-from ipvsproxy.plan.snat import EXCEPTIONS
+from ipvsproxy.plan.snat import MASQUERADE_SETS, is_masqueraded
 
 
 class Failing(NamedTuple):
@@ -33,17 +27,17 @@ class Failing(NamedTuple):
     applied: State
     is_refused: Callable[[ObjectId], bool]
 
-    def stays(self, key: VirtualServerKey) -> bool:
-        """Whether a virtual server is wanted."""
-        return self.wanted((Kind.VIRTUAL_SERVER, key)) is not None
+    def is_wanted(self, ref: ObjectId) -> bool:
+        """Whether an object should stand."""
+        return self.wanted(ref) is not None
 
-    def to_come(self, kind: Kind, key: SetEntry) -> bool:
-        """Whether this entry should stand, and is refused."""
-        return key not in self.applied[kind] and self.is_refused((kind, key)) and self.wanted((kind, key)) is not None
+    def stands(self, ref: ObjectId) -> bool:
+        """Whether an object does."""
+        return ref[1] in self.applied[ref[0]]
 
-    def to_go(self, kind: Kind, key: SetEntry) -> bool:
-        """Whether this entry should have gone, and its deletion is refused."""
-        return key in self.applied[kind] and self.is_refused((kind, key)) and self.wanted((kind, key)) is None
+    def stays(self, ref: ObjectId) -> bool:
+        """Whether it does and should."""
+        return self.stands(ref) and self.is_wanted(ref)
 
     def to_leave(self, key: VirtualServerKey) -> bool:
         """Whether a real server that is not wanted serves, since its leaving is refused."""
@@ -58,40 +52,50 @@ def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collect
     match operation.kind, operation.verb, operation.key:
         case Kind.REAL_SERVER, Verb.ADD | Verb.EDIT, VirtualServerKey() as key:
             return not only_leaves(operation) and _lacks(key, failing)
-        case Kind.ACCEPT_ENTRY | Kind.GUARD_ENTRY, Verb.DELETE, SetEntry() as entry:
+        case kind, verb, SetEntry(set_name=name) as entry if name in MASQUERADE_SETS:
             return any(
-                _lacks(key, failing) or failing.to_leave(key) for key in told_by(entry, ()) if failing.stays(key)
+                _ends(verb, (kind, entry), key, failing)
+                for key in told_by(entry, node_port_addresses)
+                if key in failing.applied[Kind.VIRTUAL_SERVER]
             )
-        case Kind.SUPPORT_ENTRY, Verb.ADD, SetEntry(set_name=name) as entry if name in EXCEPTIONS:
-            return any(failing.to_leave(key) for key in told_by(entry, node_port_addresses) if failing.stays(key))
         case _:
             return False
 
 
 def _lacks(key: VirtualServerKey, failing: Failing) -> bool:
-    """Whether clients may come in who are to be masqueraded and are not yet."""
-    wanted, support = failing.wanted, Kind.SUPPORT_ENTRY
-    is_closed = wanted((Kind.ADDRESS, key.address)) is not None  # to all that no accept entry lets in
-    external, balancer = _at(SET_EXTERNAL_IP, key), _at(SET_LOAD_BALANCER, key)
-    missing = [entry for entry in (external, balancer) if failing.to_come(Kind.ACCEPT_ENTRY, entry)]
-    if any(not is_closed or is_accepted(entry, failing.applied) for entry in missing):
-        return True
-    if wanted((Kind.ACCEPT_ENTRY, balancer)) is not None:
-        return failing.to_go(support, _at(SET_LOAD_BALANCER_LOCAL, key))
-    trace = SetEntry(set_name(SET_NODE_PORT_IPS, family_of(key.address)), key.address)
-    every, local = _at_node_port(key)
-    if wanted((support, trace)) is None or wanted((support, every)) is None:
+    """Whether clients come in who are to be masqueraded and are not yet."""
+    is_closed = failing.is_wanted((Kind.ADDRESS, key.address))  # to all that no accept entry lets in
+    return (
+        is_masqueraded(key, failing.is_wanted)
+        and not is_masqueraded(key, failing.stands)
+        and (not is_closed or any(map(failing.stands, _accepting(key))))
+    )
+
+
+def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing) -> bool:
+    """Whether a frontend would not be masqueraded any more by this change of an entry, and is to be."""
+
+    def stands_then(ref: ObjectId) -> bool:
+        return verb is Verb.ADD if ref == changed else failing.stands(ref)
+
+    goes = verb is Verb.DELETE
+    is_masqueraded_now, is_masqueraded_then = is_masqueraded(key, failing.stands), is_masqueraded(key, stands_then)
+    if is_masqueraded(key, failing.is_wanted):
+        if goes and changed[0] is Kind.ACCEPT_ENTRY and not is_masqueraded(key, failing.stays):
+            return True  # what masquerades is refused: clients who come in by this entry still do
+        return is_masqueraded_now and not is_masqueraded_then
+    if not is_masqueraded_now:
         return False
-    return failing.to_come(support, trace) or failing.to_come(support, every) or failing.to_go(support, local)
+    if failing.is_wanted((Kind.VIRTUAL_SERVER, key)) and failing.to_leave(key):
+        return goes or not is_masqueraded_then
+    # Where all goes, clients may still come in by an entry that is refused to.
+    refused = filter(failing.is_refused, _accepting(key))
+    return goes and not is_masqueraded_then and any(ref != changed and failing.stands(ref) for ref in refused)
 
 
-def _at(base: str, key: VirtualServerKey) -> SetEntry:
-    return SetEntry(set_name(base, family_of(key.address)), key.address, key.protocol, key.port)
-
-
-def _at_node_port(key: VirtualServerKey) -> Iterator[SetEntry]:
-    """What masquerades a node port of every policy, and what exempts one of policy Local."""
-    bases = SETS_NODE_PORT[key.protocol]
-    if key.protocol is Protocol.SCTP:
-        return (_at(base, key) for base in bases)
-    return (SetEntry(set_name(base, family_of(key.address)), port=key.port) for base in bases)
+def _accepting(key: VirtualServerKey) -> list[ObjectId]:
+    """The entries by which clients may come in to a frontend on kube-ipvs0."""
+    return [
+        (Kind.ACCEPT_ENTRY, SetEntry(name, key.address, key.protocol, key.port))
+        for name in ACCEPT_SETS[family_of(key.address)]
+    ]

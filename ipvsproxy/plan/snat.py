@@ -38,6 +38,18 @@ EXCEPTIONS = frozenset(
 )
 
 
+MASQUERADE_SETS = EXCEPTIONS | frozenset(
+    {
+        *NODE_PORTS_LOCAL.values(),
+        *(
+            set_name(base, family)
+            for base in (SET_NO_LOCAL_ENDPOINTS, SET_EXTERNAL_IP, SET_LOAD_BALANCER)
+            for family in Family
+        ),
+    }
+)
+
+
 def is_masqueraded(key: VirtualServerKey, stands: Stands) -> bool:
     """Whether the entries for which `stands` is true have clients of this frontend masqueraded."""
 

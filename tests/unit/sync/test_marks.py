@@ -79,7 +79,13 @@ AT_ONE_ADDRESS = {  # with the number of a node port, which is another Service's
     "node port": Svc("a", endpoints=BOTH.endpoints, here=BOTH.here, ports=((80, "TCP"),), node_ports=(30080,)),
     "external IP": Svc("b", ("10.96.0.21",), ((30080, "TCP"),), BOTH.endpoints, here=BOTH.here, external_ips=(NODE,)),
     "load balancer": Svc(
-        "c", ("10.96.0.22",), ((30080, "TCP"),), BOTH.endpoints, here=BOTH.here, ingress=((NODE, "VIP"),)
+        "c",
+        ("10.96.0.22",),
+        ((30080, "TCP"),),
+        BOTH.endpoints,
+        here=BOTH.here,
+        ingress=((NODE, "VIP"),),
+        source_ranges=("198.51.100.7/32",),
     ),
     "both": Svc(
         "d",
@@ -186,7 +192,7 @@ REFUSALS = {  # what there is before, what after, and what of it is refused, wha
         for protocol in PORTS
     },
 }
-OTHER = Svc("b", ("10.96.0.22",))
+OTHER = Svc("o", ("10.96.0.29",))
 
 
 @pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
@@ -206,6 +212,94 @@ def test_k24_where_the_kernel_refuses_what_masquerades_who_needs_it_waits(name, 
     node.pass_time(60)
     witness.check_masquerading(after=right.fake.state)
     assert node.fake.state == right.fake.state
+
+
+AT_NODE = (addr(NODE), 6, 30080)
+AT_NODE_REFUSALS = {  # at the node's own address; the first pair is before, the second after
+    "the end of an external IP's exception": (
+        ("external IP", "Local"),
+        ("node port", "Cluster"),
+        (Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP-LOCAL", *AT_NODE)),
+    ),
+    "the end of a load balancer's exception": (
+        ("load balancer", "Local"),
+        ("node port", "Cluster"),
+        (Kind.SUPPORT_ENTRY, SetEntry("KUBE-LOAD-BALANCER-LOCAL", *AT_NODE)),
+    ),
+    "a node port's entry": (
+        ("external IP", "Local"),
+        ("node port", "Cluster"),
+        (Kind.SUPPORT_ENTRY, SetEntry("KUBE-NODE-PORT-TCP", port=30080)),
+    ),
+    "an external IP's entry": (
+        ("node port", "Cluster"),
+        ("external IP", "Cluster"),
+        (Kind.ACCEPT_ENTRY, SetEntry("KUBE-EXTERNAL-IP", *AT_NODE)),
+    ),
+    "a load balancer's entry": (
+        ("node port", "Cluster"),
+        ("load balancer", "Cluster"),
+        (Kind.ACCEPT_ENTRY, SetEntry("KUBE-LOAD-BALANCER", *AT_NODE)),
+    ),
+    "what drops clients where no endpoint is": (
+        ("node port", "Cluster"),
+        ("external IP", "Local without endpoints here"),
+        (Kind.GUARD_ENTRY, SetEntry("KUBE-NO-LOCAL-ENDPOINTS", *AT_NODE)),
+    ),
+    **{
+        f"the leaving of those behind a node port that becomes {a} {name}": (
+            ("node port", "Cluster"),
+            (name, "Local"),
+            (Kind.REAL_SERVER, vs_key(NODE, 30080)),
+        )
+        for a, name in (("an", "external IP"), ("a", "load balancer"))
+    },
+}
+
+
+@pytest.mark.parametrize("name", AT_NODE_REFUSALS)
+def test_k24_where_the_kernel_refuses_a_part_of_a_change_between_kinds_of_addresses_who_needs_masquerading_waits(name):
+    before, after, (kind, key) = AT_NODE_REFUSALS[name]
+    node, right = Node(host=(NODE,)), Node(host=(NODE,))
+    node.sync(cluster(OTHER, at_one_address(*before, "TCP")))
+    wanted = cluster(OTHER, at_one_address(*after, "TCP"))
+    right.sync(wanted)
+    node.fake.faults = {(verb, kind, key): errno.ENOMEM for verb in Verb}
+    witness = Witness(node.fake, {addr(NODE)})
+    node.sync(wanted)
+    assert node.reconciler.figures.refused
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
+@pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
+def test_k24_masquerading_outlives_an_exception_that_is_refused_to_go_with_its_frontend(host):
+    node, right = Node(host=host), Node(host=host)
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["external IP"], "Local")))
+    entry = SetEntry("KUBE-EXTERNAL-IP-LOCAL", *AT_VIP)
+    node.fake.faults = {(Verb.DELETE, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["external IP"], "Cluster")))
+    right.sync(cluster(OTHER))
+    witness = Witness(node.fake, {*map(addr, host)})
+    node.sync(cluster(OTHER))
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
+def test_k24_nobody_waits_at_a_node_port_of_policy_local_for_what_would_not_masquerade_it_either():
+    node = Node()
+    node.sync(cluster(OTHER))
+    trace = SetEntry("KUBE-NODE-PORT-IPS", addr(NODE))
+    node.fake.faults = {(Verb.ADD, Kind.SUPPORT_ENTRY, trace): errno.ENOMEM}
+    node.has(NODE)
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["node port of TCP"], "Local")))
+    assert vs_key(NODE, 30080) in served(node.fake.state, {addr(NODE)})
 
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP"])
