@@ -94,6 +94,14 @@ def told_by(entry: SetEntry, node_port_addresses: Collection[PackedAddr]) -> Ite
         yield VirtualServerKey(Protocol(entry.protocol), PackedAddr(entry.address), entry.port)
 
 
+def tells(entry: SetEntry, keys: Collection[VirtualServerKey]) -> bool:
+    """Whether a set entry is a trace of one of these virtual servers, be the address still the node's or not."""
+    addresses = {key.address for key in keys}
+    if entry.set_name in _TRACES:
+        return entry.address in addresses
+    return any(key in keys for key in told_by(entry, addresses))
+
+
 def _node_ports(observed: State) -> set[tuple[Family, Protocol, int]]:
     """Every node port in a set of ports alone; the set's name tells its family and protocol."""
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 import structlog
@@ -33,7 +33,7 @@ from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.masquerading import Failing, unmasks
 from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards
-from ipvsproxy.plan.ownership import told_by
+from ipvsproxy.plan.ownership import tells, told_by
 from ipvsproxy.plan.snat import EXCEPTIONS
 from ipvsproxy.sync.lingering import Lingering
 from ipvsproxy.sync.mirror import Mirror
@@ -99,7 +99,10 @@ class Applier:
     def _send(self, phase: Sequence[Operation]) -> None:
         """One phase: what may go goes in one batch; what exists or is gone already follows once as the other verb."""
         # One answer for all real servers of a virtual server.
-        ready = {key: self._may_go(operation) for key, operation in {each.key: each for each in phase}.items()}
+        left_over = self._refused_to_go() if phase[0].verb is Verb.DELETE and self.refused else ()
+        ready = {
+            key: self._may_go(operation, left_over) for key, operation in {each.key: each for each in phase}.items()
+        }
         if phase[0].kind is Kind.ADDRESS and phase[0].verb is Verb.ADD:
             for address in self._shown_ports():
                 if address in ready:
@@ -243,13 +246,15 @@ class Applier:
     def _note_redirected(self, operations: Iterable[Operation]) -> None:
         self.redirected.update(dict.fromkeys(redirected(operations)))
 
-    def _may_go(self, operation: Operation) -> bool:
+    def _may_go(self, operation: Operation, left_over: Collection[VirtualServerKey]) -> bool:
+        """Whether it may be sent now, else it waits. `left_over`: what is refused to go, and must be known as ours."""
         applied = self._mirror.applied
         if operation.verb is Verb.DELETE:
             stays_for = must_be_gone(operation, self._accept_sets, self._is_bound)
-            ready = not any(key in applied[kind] for kind, key in stays_for)
             ready = (
-                ready and not still_guards(operation, self._wanted.get, applied) and not self._still_tells(operation)
+                not any(key in applied[kind] for kind, key in stays_for)
+                and not still_guards(operation, self._wanted.get, applied)
+                and not (left_over and _tells(operation, left_over))
             )
         else:
             ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
@@ -262,24 +267,14 @@ class Applier:
         self.waiting[ref] = None
         self.refused.hold(ref)
 
-    def _still_tells(self, operation: Operation) -> bool:
-        """Whether an entry goes that tells of a virtual server on an address of the node which is refused to go.
-
-        Without it that would pass for somebody else's after a restart (K48), and would not be masqueraded (K24).
-        """
-        entry = operation.key
-        if not self.refused or operation.kind is Kind.GUARD_ENTRY or not isinstance(entry, SetEntry):
-            return False
-        if (
-            entry.set_name in EXCEPTIONS and operation.kind is Kind.SUPPORT_ENTRY
-        ):  # tells nothing that the entry beside it does not
-            return False
-        return any(
-            (Kind.VIRTUAL_SERVER, key) in self.refused
-            and key in self._mirror.applied[Kind.VIRTUAL_SERVER]
-            and self._wanted.get((Kind.VIRTUAL_SERVER, key)) is None
-            and not self._is_bound(key.address)
-            for key in told_by(entry, self._wanted.host.node_port_addresses)
+    def _refused_to_go(self) -> frozenset[VirtualServerKey]:
+        """The virtual servers on addresses of interfaces that nobody wants and the kernel does not let go."""
+        return frozenset(
+            key
+            for kind, key in self.refused
+            if kind is Kind.VIRTUAL_SERVER and isinstance(key, VirtualServerKey)
+            if key in self._mirror.applied[kind] and self._wanted.get((kind, key)) is None
+            if not self._is_bound(key.address)
         )
 
     def _unmasks(self, operation: Operation) -> bool:
@@ -332,3 +327,15 @@ class Applier:
             hint=hint(operation, number),
             tries=tries,
         )
+
+
+def _tells(operation: Operation, keys: Collection[VirtualServerKey]) -> bool:
+    """Whether an entry goes that tells of one of these virtual servers.
+
+    Without it that would pass for somebody else's after a restart (K48), and would not be masqueraded (K24). What tells
+    nothing that the entry beside it does not may go.
+    """
+    kind, entry = operation.kind, operation.key
+    if not isinstance(entry, SetEntry) or kind is Kind.GUARD_ENTRY:
+        return False
+    return tells(entry, keys) and not (kind is Kind.SUPPORT_ENTRY and entry.set_name in EXCEPTIONS)

@@ -370,6 +370,28 @@ def test_k24_and_k48_what_tells_of_a_virtual_server_on_an_address_of_the_node_st
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("goes", [pytest.param(True, id="with its Service"), pytest.param(False, id="alone")])
+@pytest.mark.parametrize("protocol", PORTS)
+def test_k48_what_tells_of_a_node_port_on_an_address_that_the_node_loses_stays_while_it_is_refused_to_go(
+    protocol, goes
+):
+    node, right = Node(host=(NODE,)), Node()
+    service = FRONTENDS[f"node port of {protocol}"]
+    node.sync(cluster(OTHER, service))
+    wanted = cluster(OTHER, *(() if goes else (service,)))
+    right.sync(wanted)
+    key = vs_key(NODE, 30080, Protocol[protocol])
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, key): errno.ENOMEM}
+    node.has()
+    node.sync(wanted)
+    assert key in node.fake.state[Kind.VIRTUAL_SERVER]
+    again = Node(node.fake)
+    again.sync(wanted)
+    node.fake.faults = {}
+    again.pass_time(60)
+    assert node.fake.state == right.fake.state
+
+
 def wake(node: Node) -> None:
     """One sync, and more only when it asks to be woken."""
     result = node.reconciler.sync()
