@@ -42,14 +42,16 @@ def diff(refs: Iterable[ObjectId], wanted: Callable[[ObjectId], Settings | None]
 
 
 def _is_open(ref: ObjectId, wanted: Callable[[ObjectId], Settings | None], applied: State) -> bool:
-    """Whether it is a bound address's accept entry without its virtual server: it must go until that one stands."""
+    """Whether it is an accept entry of an address that is or shall be bound, without its virtual server.
+
+    It must go until that one stands. Not where an interface gets the address: it is that one's before all else.
+    """
     kind, key = ref
     if kind is not Kind.ACCEPT_ENTRY or not isinstance(key, SetEntry):
         return False
     if accepted_by(key) in applied[Kind.VIRTUAL_SERVER]:
         return False
-    address = PackedAddr(key.address)
-    return address in applied[Kind.ADDRESS] or wanted((Kind.ADDRESS, address)) is not None
+    return wanted((Kind.ADDRESS, PackedAddr(key.address))) is not None
 
 
 def _change(kind: Kind, key: Key, want: Settings | None, have: Settings | None) -> Operation:

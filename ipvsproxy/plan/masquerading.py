@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from ipvsproxy.model.addr import PackedAddr, family_of
+from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, SetEntry, Settings, State, Verb, VirtualServerKey
-from ipvsproxy.plan.order import ACCEPT_SETS, only_leaves, serving
+from ipvsproxy.plan.order import accept_entries, only_leaves, serving
 from ipvsproxy.plan.ownership import told_by
 from ipvsproxy.plan.snat import MASQUERADE_SETS, is_masqueraded
 
@@ -94,8 +94,4 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
 
 
 def _accepting(key: VirtualServerKey) -> list[ObjectId]:
-    """The entries by which clients may come in to a frontend on kube-ipvs0."""
-    return [
-        (Kind.ACCEPT_ENTRY, SetEntry(name, key.address, key.protocol, key.port))
-        for name in ACCEPT_SETS[family_of(key.address)]
-    ]
+    return [(Kind.ACCEPT_ENTRY, entry) for entry in accept_entries(key)]

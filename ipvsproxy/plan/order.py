@@ -11,10 +11,8 @@ streams hear a reset and not silence. Whether an object may go yet at all, or dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TypeAlias, cast
-
-from msgspec.structs import replace
 
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import PackedAddr, family_of
@@ -75,29 +73,35 @@ _PHASES: tuple[tuple[Kind, Verb], ...] = (
 PHASE = {row: number for number, row in enumerate(_PHASES)}
 _ORPHANS = -1.0  # accept entries that nobody comes in by go first: an address bound before they go shows host ports
 _AFTER, _BEFORE = 0.5, -0.5
+# Before any accept entry comes, which an interface's address may have without a virtual server.
+_GOING_OVER = {
+    kind: PHASE[Kind.SUPPORT_ENTRY, Verb.ADD] + number / 10
+    for number, kind in enumerate((Kind.VIRTUAL_SERVER, Kind.ADDRESS, Kind.BOUND_ENTRY), 1)
+}
 _BEFORE_SERVERS = PHASE[Kind.GUARD_ENTRY, Verb.ADD] + _AFTER
 _AFTER_SERVERS = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _AFTER
 _ACCEPTED_ALREADY = PHASE[Kind.REAL_SERVER, Verb.EDIT] + _BEFORE  # what masquerades must not come after who needs it
-ACCEPT_SETS = {
+_ACCEPT_SETS = {
     family: tuple(
         set_name(base, family) for base in (SET_CLUSTER_IP, SET_EXTERNAL_IP, SET_EXTERNAL_IP_LOCAL, SET_LOAD_BALANCER)
     )
     for family in Family
 }
 
-_ACCEPT_NAMES = frozenset(name for names in ACCEPT_SETS.values() for name in names)
-
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
 
 
-def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) -> Iterator[list[Operation]]:
+def ordered(
+    operations: Iterable[Operation], applied: State, is_bound: IsBound, interfaces: Collection[PackedAddr] = ()
+) -> Iterator[list[Operation]]:
     """The operations phase by phase; each list is of one kind and verb.
 
-    `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0.
+    `applied` is what stands before the first; `is_bound` tells which addresses are, or shall be, on kube-ipvs0;
+    `interfaces`: the addresses that other interfaces of the node have.
     """
     operations = list(operations)
-    phase = _Phases(operations, applied, is_bound).of
+    phase = _Phases(operations, applied, is_bound, interfaces).of
     phases: dict[tuple[float, Kind], list[Operation]] = {}
     for operation in operations:
         phases.setdefault((phase(operation), operation.kind), []).append(operation)
@@ -110,58 +114,63 @@ def ordered(operations: Iterable[Operation], applied: State, is_bound: IsBound) 
 class _Phases:
     """The phase of each of some operations: by the table, or out of its turn."""
 
-    def __init__(self, operations: list[Operation], applied: State, is_bound: IsBound) -> None:
+    def __init__(
+        self, operations: list[Operation], applied: State, is_bound: IsBound, interfaces: Collection[PackedAddr]
+    ) -> None:
         self._applied = applied
         self._is_bound = is_bound
         self._gone = _deleted(operations, Kind.VIRTUAL_SERVER)
-        self._unbound = _deleted(operations, Kind.ADDRESS)
         self._before, self._after = changeover(operations, applied)
-        # While an address goes over to an interface, an accept entry must stay until the filter lets its port through
-        # without. What stands in the way of masquerading until then makes the real servers wait.
-        self._late = {
-            accepted_by(entry)
-            for _, entry in self._before
-            if entry.address in self._unbound and entry.set_name in _ACCEPT_NAMES
-        }
+        # Addresses that go over from kube-ipvs0 to an interface do so first of all, and are the interface's from then.
+        self._going_over = {address for address in _deleted(operations, Kind.ADDRESS) if address in interfaces}
 
     def of(self, operation: Operation) -> float:
-        key = operation.key
-        phase = self._of_entry(operation, key) if isinstance(key, SetEntry) else PHASE[operation.kind, operation.verb]
-        if operation.kind is Kind.REAL_SERVER and only_leaves(operation):
-            phase = PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
-        return phase + len(_PHASES) if self._late and self._is_late(operation) else phase
+        kind, verb, key = operation.kind, operation.verb, operation.key
+        if kind is Kind.REAL_SERVER and only_leaves(operation):
+            return PHASE[Kind.REAL_SERVER, Verb.DELETE] + _BEFORE  # when the new ones serve
+        if self._going_over and verb is Verb.DELETE and self._goes_over(kind, key):
+            return _GOING_OVER[kind]
+        return self._of_entry(operation, key) if isinstance(key, SetEntry) else PHASE[kind, verb]
 
-    def _is_late(self, operation: Operation) -> bool:
-        """Whether it is on real servers, or on what guards them, that wait for an entry which goes after all else."""
-        key = operation.key
-        if operation.kind is Kind.GUARD_ENTRY and isinstance(key, SetEntry):
-            key = accepted_by(key)
-        return operation.kind in {Kind.REAL_SERVER, Kind.GUARD_ENTRY} and key in self._late
+    def _goes_over(self, kind: Kind, key: Key) -> bool:
+        """Whether it is such an address, what closes it, or what nobody comes in to there and must not begin to."""
+        match kind, key:
+            case Kind.ADDRESS, _:
+                return key in self._going_over
+            case Kind.BOUND_ENTRY, SetEntry(address=address):
+                return address in self._going_over
+            case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address):
+                return address in self._going_over and not _is_open(key, self._applied)
+            case _:
+                return False
 
     def _of_entry(self, operation: Operation, entry: SetEntry) -> float:
         kind, verb = operation.kind, operation.verb
-        if (verb, entry) in self._before and accepted_by(entry) not in self._late:
+        if (verb, entry) in self._before:
             return _BEFORE_SERVERS
         if (verb, entry) in self._after:
             return _AFTER_SERVERS
-        return self._of_accept_entry(verb, entry) if kind is Kind.ACCEPT_ENTRY else PHASE[kind, verb]
-
-    def _of_accept_entry(self, verb: Verb, entry: SetEntry) -> float:
-        goes_over, goes = entry.address in self._unbound, verb is Verb.DELETE
-        if not self._is_bound(entry.address) or (goes_over and goes and self._stays(entry)):
+        if kind is not Kind.ACCEPT_ENTRY:
+            return PHASE[kind, verb]
+        if entry.address in self._going_over or not self._is_bound(entry.address):
             # The filter does not look at it, it only says what to masquerade; and it is the only trace by which a
             # virtual server on one of the node's own addresses is known as ours, so it comes first and goes last.
             return PHASE[Kind.SUPPORT_ENTRY, verb] + _AFTER
-        if goes and _is_orphan(entry, self._applied, self._gone):
-            return _ORPHANS
-        # Whose address goes over to an interface serves there, with this entry or without.
-        is_open = goes_over or is_accepted(entry, self._applied)
-        return _ACCEPTED_ALREADY if is_open and not goes else PHASE[Kind.ACCEPT_ENTRY, verb]
+        return self._of_opening(entry) if verb is Verb.ADD else self._of_closing(entry)
 
-    def _stays(self, entry: SetEntry) -> bool:
-        """Whether the virtual server behind an accept entry does."""
-        server = accepted_by(entry)
-        return server in self._applied[Kind.VIRTUAL_SERVER] and server not in self._gone
+    def _of_opening(self, entry: SetEntry) -> float:
+        """When an accept entry of an address on kube-ipvs0 comes."""
+        key, applied = accepted_by(entry), self._applied
+        if key in applied[Kind.VIRTUAL_SERVER]:
+            if _is_open(key, applied):
+                return _ACCEPTED_ALREADY
+            if bound_entry(key.address)[1] in applied[Kind.BOUND_ENTRY]:
+                return _AFTER_SERVERS  # it is closed: clients shall meet nobody who is to leave
+        return PHASE[Kind.ACCEPT_ENTRY, Verb.ADD]
+
+    def _of_closing(self, entry: SetEntry) -> float:
+        is_orphan = _is_orphan(entry, self._applied, self._gone)
+        return _ORPHANS if is_orphan else PHASE[Kind.ACCEPT_ENTRY, Verb.DELETE]
 
 
 def _deleted(operations: Iterable[Operation], kind: Kind) -> set[Key]:
@@ -179,12 +188,15 @@ def _is_orphan(entry: SetEntry, applied: State, gone: Container[Key]) -> bool:
     return server not in applied[Kind.VIRTUAL_SERVER] or (server in gone and entry.address not in applied[Kind.ADDRESS])
 
 
-def is_accepted(entry: SetEntry, applied: State) -> bool:
-    """Whether clients come in by an accept entry of this frontend, or will when its address is bound."""
-    if accepted_by(entry) not in applied[Kind.VIRTUAL_SERVER]:
-        return False
-    others = (replace(entry, set_name=name) for name in ACCEPT_SETS[family_of(PackedAddr(entry.address))])
-    return any(other in applied[Kind.ACCEPT_ENTRY] for other in others)
+def _is_open(key: VirtualServerKey, applied: State) -> bool:
+    """Whether some accept entry lets clients in to a frontend."""
+    return any(entry in applied[Kind.ACCEPT_ENTRY] for entry in accept_entries(key))
+
+
+def accept_entries(key: VirtualServerKey) -> list[SetEntry]:
+    """The entries by any of which clients come in to a frontend on kube-ipvs0."""
+    names = _ACCEPT_SETS[family_of(PackedAddr(key.address))]
+    return [SetEntry(name, key.address, key.protocol, key.port) for name in names]
 
 
 def only_leaves(operation: Operation) -> bool:

@@ -82,7 +82,7 @@ class Applier:
             operations += diff(self._unseen(refs, operations), self._wanted.get, self._mirror.applied)
         else:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
-        for phase in ordered(operations, self._mirror.applied, self._is_bound):
+        for phase in ordered(operations, self._mirror.applied, self._is_bound, self._wanted.host.addresses):
             self._send(phase)
             self._close(phase)
         for ref in refs:

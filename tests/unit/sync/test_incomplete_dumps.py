@@ -57,6 +57,14 @@ def test_a_start_that_does_not_see_a_virtual_server_deletes_it_with_its_traces(n
     assert node.fake.state == served(cluster(OTHER))
 
 
+def test_a_start_that_does_not_see_a_virtual_server_keeps_its_entry_where_an_interface_has_got_its_address():
+    node = Node()
+    node.sync(cluster(WEB, OTHER))
+    Dumps(node.fake, OWN)
+    Node(node.fake, host=(HOST,)).sync(cluster(WEB, OTHER))
+    assert node.fake.state == served(cluster(WEB, OTHER))
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_virtual_server_that_two_dumps_missed_goes_with_its_service(node, key):
     dumps = Dumps(node.fake, key)

@@ -370,6 +370,40 @@ def test_k24_and_k48_what_tells_of_a_virtual_server_on_an_address_of_the_node_st
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+def test_k24_and_k48_so_it_is_where_an_interface_gets_its_address_in_that_very_moment(name, policy):
+    node, right = Node(), Node(host=(VIP,))
+    node.sync(cluster(OTHER, with_policy(FRONTENDS[name], policy)))
+    right.sync(cluster(OTHER))
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, vs_key(VIP, 80)): errno.ENOMEM}
+    witness = Witness(node.fake, {addr(VIP)})
+    node.has(VIP)
+    node.sync(cluster(OTHER))
+    assert vs_key(VIP, 80) in node.fake.state[Kind.VIRTUAL_SERVER]
+    assert addr(VIP) not in node.fake.state[Kind.ADDRESS]
+    witness.check_masquerading(after=right.fake.state)
+    again = Node(node.fake, host=(VIP,))
+    again.sync(cluster(OTHER))
+    node.fake.faults = {}
+    again.pass_time(60)
+    assert node.fake.state == right.fake.state
+
+
+def test_k24_who_is_to_leave_has_left_when_a_frontend_opens_that_was_closed_for_a_refusal():
+    node, right = Node(), Node()
+    entry = SetEntry("KUBE-EXTERNAL-IP", *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["external IP"], "Cluster")))
+    node.fake.faults = {}
+    wanted = cluster(OTHER, with_policy(FRONTENDS["external IP"], "Local"))
+    right.sync(wanted)
+    witness = Witness(node.fake)
+    node.sync(wanted)
+    witness.check_masquerading()
+    assert node.fake.state == right.fake.state
+
+
 @pytest.mark.parametrize("goes", [pytest.param(True, id="with its Service"), pytest.param(False, id="alone")])
 @pytest.mark.parametrize("protocol", PORTS)
 def test_k48_what_tells_of_a_node_port_on_an_address_that_the_node_loses_stays_while_it_is_refused_to_go(
