@@ -35,10 +35,6 @@ class Failing(NamedTuple):
         """Whether an object does."""
         return ref[1] in self.applied[ref[0]]
 
-    def stays(self, ref: ObjectId) -> bool:
-        """Whether it does and should."""
-        return self.stands(ref) and self.is_wanted(ref)
-
     def to_leave(self, key: VirtualServerKey) -> bool:
         """Whether a real server that is not wanted serves, since its leaving is refused."""
         ref = (Kind.REAL_SERVER, key)
@@ -74,15 +70,17 @@ def _lacks(key: VirtualServerKey, failing: Failing) -> bool:
 
 def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing) -> bool:
     """Whether a frontend would not be masqueraded any more by this change of an entry, and is to be."""
+    goes = verb is Verb.DELETE
 
     def stands_then(ref: ObjectId) -> bool:
-        return verb is Verb.ADD if ref == changed else failing.stands(ref)
+        if ref == changed:
+            return not goes
+        # Entries of one kind go in one batch.
+        goes_too = goes and ref[0] is changed[0] and not failing.is_wanted(ref) and not failing.is_refused(ref)
+        return failing.stands(ref) and not goes_too
 
-    goes = verb is Verb.DELETE
     is_masqueraded_now, is_masqueraded_then = is_masqueraded(key, failing.stands), is_masqueraded(key, stands_then)
     if is_masqueraded(key, failing.is_wanted):
-        if goes and changed[0] is Kind.ACCEPT_ENTRY and not is_masqueraded(key, failing.stays):
-            return True  # what masquerades is refused: clients who come in by this entry still do
         return is_masqueraded_now and not is_masqueraded_then
     if not is_masqueraded_now:
         return False

@@ -269,6 +269,18 @@ def still_guards(operation: Operation, wanted: Callable[[ObjectId], Settings | N
     return bool(serving(key, applied[Kind.REAL_SERVER].get(key)) - serving(key, wanted((Kind.REAL_SERVER, key))))
 
 
+def still_opens(operation: Operation, wanted: Callable[[ObjectId], Settings | None], applied: State) -> bool:
+    """Whether an operation takes an accept entry away from a frontend that no wanted one opens yet, and one should."""
+    entry = operation.key
+    if operation.kind is not Kind.ACCEPT_ENTRY or operation.verb is not Verb.DELETE or not isinstance(entry, SetEntry):
+        return False
+    key = accepted_by(entry)
+    if key not in applied[Kind.VIRTUAL_SERVER]:
+        return False
+    instead = [each for each in accept_entries(key) if wanted((Kind.ACCEPT_ENTRY, each)) is not None]
+    return bool(instead) and not any(each in applied[Kind.ACCEPT_ENTRY] for each in instead)
+
+
 def serving(key: VirtualServerKey, settings: Settings | None) -> frozenset[bytes]:
     """The records of those of a virtual server's real servers that get new connections."""
     records = real_servers.split(settings, len(key.address)) if isinstance(settings, bytes) else ()

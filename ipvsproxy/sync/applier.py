@@ -32,7 +32,7 @@ from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.masquerading import Failing, unmasks
-from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards
+from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards, still_opens
 from ipvsproxy.plan.ownership import tells, told_by
 from ipvsproxy.plan.snat import EXCEPTIONS
 from ipvsproxy.sync.lingering import Lingering
@@ -254,6 +254,7 @@ class Applier:
             ready = (
                 not any(key in applied[kind] for kind, key in stays_for)
                 and not still_guards(operation, self._wanted.get, applied)
+                and not still_opens(operation, self._wanted.get, applied)
                 and not (left_over and _tells(operation, left_over))
             )
         else:

@@ -214,6 +214,32 @@ def test_k24_where_the_kernel_refuses_what_masquerades_who_needs_it_waits(name, 
     assert node.fake.state == right.fake.state
 
 
+ACCEPTING = {("external IP", "Cluster"): "KUBE-EXTERNAL-IP", ("external IP", "Local"): "KUBE-EXTERNAL-IP-LOCAL"} | {
+    ("load balancer", policy): "KUBE-LOAD-BALANCER" for policy in ("Cluster", "Local")
+}
+
+
+@pytest.mark.parametrize(
+    "before, after", [pair for pair in permutations(ACCEPTING, 2) if ACCEPTING[pair[0]] != ACCEPTING[pair[1]]]
+)
+def test_k34_who_comes_in_by_another_set_still_does_while_the_new_entry_is_refused(before, after):
+    node, right = Node(), Node()
+    node.sync(cluster(OTHER, with_policy(FRONTENDS[before[0]], before[1])))
+    wanted = cluster(OTHER, with_policy(FRONTENDS[after[0]], after[1]))
+    right.sync(wanted)
+    entry = SetEntry(ACCEPTING[after], *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    witness = Witness(node.fake)
+    node.sync(wanted)
+    witness.check_masquerading(after=right.fake.state)
+    assert vs_key(VIP, 80) in served(node.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    witness.check()
+    assert node.fake.state == right.fake.state
+
+
 AT_NODE = (addr(NODE), 6, 30080)
 AT_NODE_REFUSALS = {  # at the node's own address; the first pair is before, the second after
     "the end of an external IP's exception": (
