@@ -21,6 +21,7 @@ from ipvsproxy.model.enums import Family, Protocol
 from ipvsproxy.model.kernel_objects import Key, Kind, SetEntry, State, VirtualServerKey
 from ipvsproxy.model.names import (
     SET_CLUSTER_IP,
+    SET_IPVS_IPS,
     SET_NODE_PORT_IPS,
     SETS_NODE_PORT_TCP,
     SETS_NODE_PORT_UDP,
@@ -30,6 +31,7 @@ from ipvsproxy.model.names import (
 _PROTOCOLS = frozenset(Protocol)
 _WITH_VIRTUAL_SERVER = (Kind.ACCEPT_ENTRY, Kind.SUPPORT_ENTRY, Kind.GUARD_ENTRY)
 _TRACES = frozenset(set_name(SET_NODE_PORT_IPS, family) for family in Family)
+_CLOSING = frozenset(set_name(SET_IPVS_IPS, family) for family in Family)
 _NODE_PORT_SETS = {
     set_name(base, family): (family, protocol)
     for protocol, bases in ((Protocol.TCP, SETS_NODE_PORT_TCP), (Protocol.UDP, SETS_NODE_PORT_UDP))
@@ -97,7 +99,7 @@ def told_by(entry: SetEntry, node_port_addresses: Collection[PackedAddr]) -> Ite
 def tells(entry: SetEntry, keys: Collection[VirtualServerKey]) -> bool:
     """Whether a set entry is a trace of one of these virtual servers, be the address still the node's or not."""
     addresses = {key.address for key in keys}
-    if entry.set_name in _TRACES:
+    if entry.set_name in _TRACES or entry.set_name in _CLOSING:
         return entry.address in addresses
     return any(key in keys for key in told_by(entry, addresses))
 

@@ -255,7 +255,7 @@ class Applier:
                 not any(key in applied[kind] for kind, key in stays_for)
                 and not still_guards(operation, self._wanted.get, applied)
                 and not still_opens(operation, self._wanted.get, applied)
-                and not (left_over and _tells(operation, left_over))
+                and not (left_over and self._tells(operation, left_over))
             )
         else:
             ready = all(map(self._stands, must_stand(operation, self._is_bound, self._guards)))
@@ -269,7 +269,7 @@ class Applier:
         self.refused.hold(ref)
 
     def _refused_to_go(self) -> frozenset[VirtualServerKey]:
-        """The virtual servers on addresses of interfaces that nobody wants and the kernel does not let go."""
+        """The virtual servers on addresses not on kube-ipvs0 that nobody wants and the kernel does not let go."""
         return frozenset(
             key
             for kind, key in self.refused
@@ -277,6 +277,19 @@ class Applier:
             if key in self._mirror.applied[kind] and self._wanted.get((kind, key)) is None
             if not self._is_bound(key.address)
         )
+
+    def _tells(self, operation: Operation, keys: Collection[VirtualServerKey]) -> bool:
+        """Whether an entry goes that tells of one of these virtual servers.
+
+        Without it that would pass for somebody else's after a restart (K48), and would not be masqueraded (K24). What
+        tells nothing that the entry beside it does not may go, and what would close an address of an interface (K32).
+        """
+        kind, entry = operation.kind, operation.key
+        if not isinstance(entry, SetEntry) or kind is Kind.GUARD_ENTRY:
+            return False
+        if kind is Kind.BOUND_ENTRY and entry.address in self._wanted.host.addresses:
+            return False
+        return tells(entry, keys) and not (kind is Kind.SUPPORT_ENTRY and entry.set_name in EXCEPTIONS)
 
     def _unmasks(self, operation: Operation) -> bool:
         """Whether clients would come unmasqueraded for it since something else is refused."""
@@ -328,15 +341,3 @@ class Applier:
             hint=hint(operation, number),
             tries=tries,
         )
-
-
-def _tells(operation: Operation, keys: Collection[VirtualServerKey]) -> bool:
-    """Whether an entry goes that tells of one of these virtual servers.
-
-    Without it that would pass for somebody else's after a restart (K48), and would not be masqueraded (K24). What tells
-    nothing that the entry beside it does not may go.
-    """
-    kind, entry = operation.kind, operation.key
-    if not isinstance(entry, SetEntry) or kind is Kind.GUARD_ENTRY:
-        return False
-    return tells(entry, keys) and not (kind is Kind.SUPPORT_ENTRY and entry.set_name in EXCEPTIONS)

@@ -416,6 +416,28 @@ def test_k24_and_k48_so_it_is_where_an_interface_gets_its_address_in_that_very_m
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k48_and_where_its_address_was_bound_what_closed_that_stays(name):
+    """But not once an interface gets the address: that would be closed by it (K32)."""
+    node, right, owner = Node(), Node(), Node(host=(VIP,))
+    node.sync(cluster(OTHER, FRONTENDS[name]))
+    for each in (right, owner):
+        each.sync(cluster(OTHER))
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, vs_key(VIP, 80)): errno.ENOMEM}
+    node.sync(cluster(OTHER))
+    again = Node(node.fake)
+    again.sync(cluster(OTHER))
+    assert again.fake.state[Kind.BOUND_ENTRY].keys() - right.fake.state[Kind.BOUND_ENTRY].keys() == {
+        SetEntry("KUBE-IPVS-IPS", addr(VIP))
+    }
+    again.has(VIP)
+    again.pass_time(60)
+    assert again.fake.state[Kind.BOUND_ENTRY] == right.fake.state[Kind.BOUND_ENTRY]
+    node.fake.faults = {}
+    again.pass_time(60)
+    assert node.fake.state == owner.fake.state
+
+
 def test_k24_who_is_to_leave_has_left_when_a_frontend_opens_that_was_closed_for_a_refusal():
     node, right = Node(), Node()
     entry = SetEntry("KUBE-EXTERNAL-IP", *AT_VIP)
