@@ -69,7 +69,7 @@ def _lacks(key: VirtualServerKey, failing: Failing) -> bool:
 
 
 def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing) -> bool:
-    """Whether a frontend would not be masqueraded any more by this change of an entry, and is to be."""
+    """Whether this change of an entry would end the masquerading of a frontend, and somebody there needs it."""
     goes = verb is Verb.DELETE
 
     def stands_then(ref: ObjectId) -> bool:
@@ -79,16 +79,14 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
         goes_too = goes and ref[0] is changed[0] and not failing.is_wanted(ref) and not failing.is_refused(ref)
         return failing.stands(ref) and not goes_too
 
-    is_masqueraded_now, is_masqueraded_then = is_masqueraded(key, failing.stands), is_masqueraded(key, stands_then)
-    if is_masqueraded(key, failing.is_wanted):
-        return is_masqueraded_now and not is_masqueraded_then
-    if not is_masqueraded_now:
+    if not is_masqueraded(key, failing.stands) or is_masqueraded(key, stands_then):
         return False
+    if is_masqueraded(key, failing.is_wanted):
+        return True
     if failing.is_wanted((Kind.VIRTUAL_SERVER, key)) and failing.to_leave(key):
-        return goes or not is_masqueraded_then
+        return True
     # Where all goes, clients may still come in by an entry that is refused to.
-    refused = filter(failing.is_refused, _accepting(key))
-    return goes and not is_masqueraded_then and any(ref != changed and failing.stands(ref) for ref in refused)
+    return goes and any(ref != changed and failing.is_refused(ref) and failing.stands(ref) for ref in _accepting(key))
 
 
 def _accepting(key: VirtualServerKey) -> list[ObjectId]:

@@ -1,11 +1,12 @@
 """The order of kernel changes: one table for syncs, removals and clean-up.
 
 What is new comes first and is built from the inside out, so that an address is bound when all behind it stands; what
-goes comes after and is taken from the outside in. Between two messages no bound (address, port) is ever let through
-the filter without a virtual server, or host ports would show (K31) and steady UDP senders be lost for good; and what
-is served before and after a sync is served all the time (K34). Who may come in and who is masqueraded changes before or
-after the real servers do (changeover.py). Removal keeps the address until its virtual server is gone, so that open
-streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said elsewhere
+goes comes after and is taken from the outside in. Between two messages no bound (address, port) is ever let through the
+filter without a virtual server, or host ports would show (K31) and steady UDP senders be lost for good; and what is
+served before and after a sync is served all the time (K34). Who may come in and who is masqueraded changes before or
+after the real servers do (changeover.py). An address that an interface of the node gets leaves kube-ipvs0 before all
+that, and follows the order of such addresses from then. Removal keeps the address until its virtual server is gone, so
+that open streams hear a reset and not silence. Whether an object may go yet at all, or drains first, is said elsewhere
 (sync/lingering.py): here it is wanted until then.
 """
 
