@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ipvsproxy.config.command_line import ExitCode
-from ipvsproxy.errors import ConfigError
+from ipvsproxy.errors import ConfigError, IpvsproxyError
 from ipvsproxy.names_source import names_reader
 from ipvsproxy.status import document
 from ipvsproxy.status.names import Names
@@ -53,14 +53,21 @@ def _show(options: ViewOptions, wait: Callable[[float], None], source: Source) -
     real_servers = partial(source.real_servers, with_statistics=True)
     wanted = partial(is_wanted, selection=options.selection)
     read_names = names_reader(options.names_from) if options.with_names else lambda: None
+    known = read_names()
+    failure: IpvsproxyError | None = None
     while True:
         servers = source.virtual_servers(with_statistics=True)
-        known = read_names()
         all_rows = rows(servers, Names(known) if known else None, real_servers, wanted)
         print_lines(_lines(source.info(), select(all_rows, options.selection), options))
+        if failure is not None:
+            print(f"names as they were: {failure}", file=sys.stderr, flush=True)  # noqa: T201  # below its table
         if options.every_s is None:
             return ExitCode.OK
         wait(options.every_s)
+        try:
+            known, failure = read_names(), None
+        except IpvsproxyError as error:  # such as a daemon that starts anew
+            failure = error
 
 
 def _lines(info: document.Info, found: Iterable[VirtualRow], options: ViewOptions) -> Iterator[str]:

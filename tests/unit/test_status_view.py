@@ -173,6 +173,27 @@ def test_a_folder_is_read_again_each_time(capsys, tmp_path):
     assert ["default/web:http" in look for look in looks] == [True, False]
 
 
+def test_who_watches_keeps_the_names_while_their_source_fails_and_is_told(capsys, tmp_path):
+    folder = folder_of(tmp_path / "objects", a=GOOD)
+    looks = []
+
+    def wait(_: float) -> None:
+        looks.append(capsys.readouterr())
+        if len(looks) == 3:
+            raise EnoughError
+        folder.rename(tmp_path / "away") if len(looks) == 1 else (tmp_path / "away").rename(folder)
+
+    with pytest.raises(EnoughError):
+        status_view.run(["--names", "--manifests", str(folder), "--watch"], kernel_alone, wait)
+    assert ["default/web:http" in look.out for look in looks] == [True, True, True]
+    assert [look.err.startswith("names as they were: ") for look in looks] == [False, True, False]
+
+
+def test_names_that_never_were_are_an_error_also_for_who_watches(tmp_path):
+    with pytest.raises(IpvsproxyError):
+        status_view.run(["--names", "--manifests", str(tmp_path / "none"), "--watch"], kernel_alone)
+
+
 @pytest.mark.parametrize(
     "environ,wanted",
     [
