@@ -22,7 +22,7 @@ PAGES = sorted(
 PROGRAMS = frozenset(
     "apt buildah conntrack crictl ctr curl docker echo git go grep helm ip ip6tables iptables ipset ipvsadm ipvsproxy "  # noqa: SIM905
     "journalctl jq k3s kubeadm kubectl ln make modprobe nerdctl nft nsenter pip podman prek pytest python python3 rm "
-    "runc ss sysctl systemctl tcpdump".split()
+    "runc sh ss sysctl systemctl tcpdump".split()
 )
 """What code in a sentence begins with if it is a command. In a block each line is one, whatever it begins with."""
 TAKEN: set[Command] = set()
