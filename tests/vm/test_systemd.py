@@ -23,7 +23,7 @@ from tests.lab.hosts import Namespace
 from tests.vm.nodes import virtual_servers
 
 OTHERS = documented("docs/migrate.md", program="systemctl", in_block=True)
-(RELOAD,) = documented("docs/install.md", program="systemctl")
+ENABLE, RELOAD = documented("docs/install.md", program="systemctl")
 (RESTART,) = documented("docs/operate.md", program="systemctl")
 SERVICES = {"k3s", "k3s-agent", "rke2-server"}
 PAGE = (ROOT / "docs/install.md").read_text()
@@ -142,8 +142,9 @@ def test_our_unit_serves_is_reloaded_and_restarted(empty_host: Namespace, units:
         return log.read_text().count('"starting"') >= times
 
     with systemd(empty_host, units) as running:
-        running.type("systemctl start ipvsproxy")
+        running.type(ENABLE.text)
         wait_until(lambda: any("10.96.0.20:80" in line for line in virtual_servers(empty_host)))
+        assert running.type("systemctl is-enabled ipvsproxy") == "enabled\n"
         first = running.process_of("ipvsproxy")
         running.type(f"{RELOAD.text} ipvsproxy")
         wait_until(lambda: has_started(2))
