@@ -39,6 +39,7 @@ mount -t cgroup2 cgroup2 /run/cgroup
 mkdir /run/cgroup/{CGROUP}
 echo $$ >/run/cgroup/{CGROUP}/cgroup.procs
 exec unshare --cgroup sh -ec '
+    mount -t tmpfs tmpfs /sys/fs/cgroup
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
     exec env container=lab /lib/systemd/systemd --system --unit=pages.target'
 """
@@ -46,7 +47,7 @@ FORGET = f"""
 mount -t tmpfs tmpfs /run
 mkdir /run/cgroup
 mount -t cgroup2 cgroup2 /run/cgroup
-until find /run/cgroup/{CGROUP} -depth -type d -exec rmdir {{}} +; do sleep 0.2; done
+until find /run/cgroup/{CGROUP} -depth -type d -exec rmdir {{}} + 2>/dev/null; do sleep 0.2; done
 """
 
 
