@@ -5,12 +5,19 @@
 Why a VM: the tests change routes, rules and virtual servers, and many machines (containers, CI, cloud sandboxes) run
 kernels without IPVS and without loadable modules. Why emulated: such machines seldom have a KVM that runs a stock
 kernel. Why this shape: Debian's cloud kernels have virtio-fs and PCI built in, so neither an initrd nor a disk image is
-made. The guest's root is this machine's root, read-only through virtiofs below a tmpfs overlay: what is installed here
-is installed there, at the same paths, and nothing the command does lasts. What should last it writes to the folder
-$LAB_OUT, which is `--out` here, at the same path in the guest (and at /out). One VM at a time, by a lock.
+made (those before 6.12 get a small initrd). The guest's root is this machine's root, read-only through virtiofs below a
+tmpfs overlay: what is installed here is installed there, at the same paths, and nothing the command does lasts. What
+should last it writes to the folder $LAB_OUT, which is `--out` here, at the same path in the guest (and at /out). One VM
+at a time, by a lock.
 
 With --auto the command runs on this machine when its own kernel will do, in fresh network, mount and process
 namespaces; paths, $LAB_OUT, exit code and time limit are the same, /out is not there.
+
+The kernel is the newest 6.12 of this machine. With $LAB_KERNEL it is that folder's, where a package of Debian's was
+unpacked, and --auto takes a VM:
+
+    apt-get download linux-image-5.10.0-46-cloud-amd64 && dpkg -x linux-image-5.10*.deb build/linux-5.10
+    LAB_KERNEL=build/linux-5.10 python tests/lab/machine.py -- uname -r
 
 Exit code: the command's; 124 at the time limit, 125 when the machine could not be had.
 """
@@ -37,6 +44,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run by path, before anything is installed
 
+from tests.lab import initrd
 from tests.lab.relay import Relay
 
 TIMED_OUT = 124
@@ -45,22 +53,26 @@ NO_MACHINE = 125
 SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BOOTS = 3
 BOOT_S = 300.0  # it takes some ten on a machine that is not busy
+INITRD = "initrd"
 STARTED = ".started"  # the guest leaves this in the output folder when it is up
 
 LOCK = Path("/var/tmp/ipvsproxy-lab.lock")  # noqa: S108  # root's own file; one name for every checkout of this machine
 VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")  # Debian 12, Debian 13
 
-# PID 1 of the guest. The first root is the read-only one; the command gets the overlay. `rm /run/netns` because a named
-# namespace is a mount, which virtiofs shows as a plain file that `ip netns` would stumble over. The mark ends the VM,
-# from outside; powering off at once would race with it for the console.
+# PID 1 of the guest. The first root is the read-only one, where the kernel itself finds modules; the command gets the
+# overlay. `rm /run/netns` because a named namespace is a mount, which virtiofs shows as a plain file that
+# `ip netns` would stumble over. The mark ends the VM, from outside; powering off at once would race with it for the
+# console.
 INIT = """#!/bin/bash
 export PATH={path}
 mount -t proc proc /proc
-modprobe -a {modules}
+mount --bind {modules} /lib/modules
+modprobe -a {load}
 mount -t tmpfs tmpfs /mnt
 mkdir -p /mnt/up /mnt/work /mnt/root
 mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/up,workdir=/mnt/work /mnt/root
 cd /mnt/root
+mount --bind {modules} lib/modules
 mount -t proc proc proc
 mount -t sysfs sys sys
 mount -t cgroup2 cgroup sys/fs/cgroup
@@ -136,27 +148,42 @@ class Parts:
     qemu: str
     virtiofsd: str
     kernel: Path
+    modules: Path
+    """The folder lib/modules that belongs to the kernel."""
+
+    @property
+    def release(self) -> str:
+        """What the kernel calls itself."""
+        return self.kernel.name.removeprefix("vmlinuz-")
 
 
-def find_parts(boot: Path = Path("/boot")) -> Parts:
-    """What a VM needs on this machine. Raises LabError with the name of what is missing."""
+def chosen_kernel() -> Path | None:
+    """The folder that $LAB_KERNEL names, with boot and lib/modules in it."""
+    folder = os.environ.get("LAB_KERNEL")
+    return Path(folder).resolve() if folder else None
+
+
+def find_parts(root: Path) -> Parts:
+    """What a VM needs on this machine, with the kernel in `root`. Raises LabError with the name of what is missing."""
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
     qemu = shutil.which("qemu-system-x86_64", path=path)
     virtiofsd = next((name for name in VIRTIOFSD if os.access(name, os.X_OK)), shutil.which("virtiofsd", path=path))
-    kernel = newest_kernel(boot)
+    kernel = newest_kernel(root / "boot")
+    modules = next((folder for folder in (root / "lib/modules", root / "usr/lib/modules") if folder.exists()), None)
     wanted = {
         "qemu-system-x86_64 (package qemu-system-x86)": qemu,
         "virtiofsd (package qemu-system-common on Debian 12, virtiofsd on Debian 13)": virtiofsd,
-        f"a cloud kernel in {boot} (package linux-image-6.12.*-cloud-amd64)": kernel,
+        f"a cloud kernel in {root / 'boot'} (package linux-image-6.12.*-cloud-amd64)": kernel,
+        f"its modules in {root / 'lib/modules'}": modules,
     }
     missing = [name for name, found in wanted.items() if not found]
-    if missing or not (qemu and virtiofsd and kernel):
+    if missing or not (qemu and virtiofsd and kernel and modules):
         raise LabError(f"cannot start a VM: this machine lacks {'; '.join(missing)}. Run `make setup` as root.")
     if os.geteuid() != 0:
         raise LabError(
             "cannot start a VM: the guest's root is this machine's root, which only root can serve. Use sudo."
         )
-    return Parts(qemu=qemu, virtiofsd=virtiofsd, kernel=kernel)
+    return Parts(qemu=qemu, virtiofsd=virtiofsd, kernel=kernel, modules=modules)
 
 
 def newest_kernel(boot: Path) -> Path | None:
@@ -192,8 +219,10 @@ def run(  # all but the first two have one sensible value
     """
     out_dir = out_dir.resolve()
     out_dir.mkdir(parents=True, exist_ok=True)
-    on_host = host_probe is not None and not shape.icount and not shape.network and host_has(host_probe)
-    parts = None if on_host else find_parts()
+    chosen = chosen_kernel()
+    no_vm_asked_for = not shape.icount and not shape.network and chosen is None
+    on_host = host_probe is not None and no_vm_asked_for and host_has(host_probe)
+    parts = None if on_host else find_parts(chosen or Path("/"))
     with tempfile.TemporaryDirectory(prefix="ipvsproxy-lab.", dir="/var/tmp") as run_dir:  # mkdtemp makes it safe
         command = Path(run_dir, "command")
         command.write_text(command_script(argv, guest_environment(out_dir) | dict(env or {})))
@@ -269,12 +298,14 @@ def boot_once(command: Path, out_dir: Path, parts: Parts, shape: Shape, timeout_
     run_dir = command.parent
     mark = f"\x1e{secrets.token_hex(8)}"
     init = run_dir / "init"
-    modules = "overlay virtio_net" if shape.network else "overlay"
-    fields = {"path": SBIN, "modules": modules, "out": shlex.quote(str(out_dir)), "command": command, "mark": mark}
-    init.write_text(INIT.format(**fields, started=STARTED))
+    load = "overlay virtio_net" if shape.network else "overlay"
+    folders = {"modules": shlex.quote(str(parts.modules)), "out": shlex.quote(str(out_dir))}
+    fields = {"path": SBIN, "load": load, "command": command, "mark": mark, "started": STARTED}
+    init.write_text(INIT.format(**fields, **folders))
     init.chmod(0o700)
+    make_initrd(parts, run_dir)
     with contextlib.ExitStack() as stack:
-        say(f"booting {parts.kernel.name.removeprefix('vmlinuz-')} under emulation, time limit {timeout_s:g} s")
+        say(f"booting {parts.release} under emulation, time limit {timeout_s:g} s")
         stack.enter_context(_serving(parts.virtiofsd, Path("/"), run_dir / "root", cache="always"))
         stack.enter_context(_serving(parts.virtiofsd, out_dir, run_dir / "out", cache="none"))
         console = stack.enter_context(_child(qemu_command(parts, shape, run_dir), stdout=subprocess.PIPE))
@@ -283,6 +314,16 @@ def boot_once(command: Path, out_dir: Path, parts: Parts, shape: Shape, timeout_
         in_time = _follow(console, relay, begun + min(timeout_s, BOOT_S), until=(out_dir / STARTED).exists)
         in_time = in_time and _follow(console, relay, begun + timeout_s)
     return relay.exit_code if in_time else TIMED_OUT
+
+
+def make_initrd(parts: Parts, run_dir: Path) -> None:
+    """Make the file `initrd` in `run_dir` if the kernel needs one to reach its root. Raises LabError."""
+    try:
+        if needed := initrd.needed_modules(parts.modules.parents[1], parts.release):
+            (run_dir / INITRD).write_bytes(initrd.make(needed))
+    except (OSError, subprocess.CalledProcessError) as error:
+        told = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        raise LabError(f"cannot make an initrd for {parts.release}: {error} {told}".rstrip()) from error
 
 
 def qemu_command(parts: Parts, shape: Shape, run_dir: Path) -> list[str]:
@@ -298,15 +339,20 @@ def qemu_command(parts: Parts, shape: Shape, run_dir: Path) -> list[str]:
         disks += ["-chardev", f"socket,id={tag},path={run_dir / tag}"]
         disks += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
     network = ["-nic", "user,model=virtio-net-pci"] if shape.network else ["-nic", "none"]
-    kernel = f"console=ttyS0 quiet loglevel=1 rootfstype=virtiofs root=root ro init={run_dir / 'init'} "
-    kernel += "panic=-1 mitigations=off"
+    kernel = "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off "
+    start: list[str] = []
+    if (run_dir / INITRD).exists():
+        start = ["-initrd", str(run_dir / INITRD)]
+        kernel += f"-- {run_dir / 'init'}"  # an argument of its /init
+    else:
+        kernel += f"rootfstype=virtiofs root=root ro init={run_dir / 'init'}"
     return [
         *(parts.qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
         *("-M", "q35", "-cpu", "max,la57=off", "-m", shape.memory, *cpu),
         *("-object", f"memory-backend-memfd,id=memory,size={shape.memory},share=on", "-numa", "node,memdev=memory"),
         *disks,
         *network,
-        *("-kernel", str(parts.kernel), "-append", kernel),
+        *("-kernel", str(parts.kernel), *start, "-append", kernel),
     ]
 
 

@@ -6,7 +6,12 @@ import pytest
 
 from tests.lab import machine
 
-PARTS = machine.Parts(qemu="qemu", virtiofsd="virtiofsd", kernel=Path("/boot/vmlinuz-6.12.1-cloud-amd64"))
+PARTS = machine.Parts(
+    qemu="qemu",
+    virtiofsd="virtiofsd",
+    kernel=Path("/boot/vmlinuz-6.12.1-cloud-amd64"),
+    modules=Path("/lib/modules"),
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,19 @@ def test_missing_kernel_is_named_with_its_package(tmp_path):
         machine.find_parts(tmp_path)
 
 
+@pytest.mark.parametrize("lib", ["lib", "usr/lib"])
+def test_kernel_and_modules_are_those_of_the_folder(tmp_path, monkeypatch, lib):
+    monkeypatch.setattr(machine.shutil, "which", lambda name, path: f"{path.partition(':')[0]}/{name}")
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 0)
+    for folder in ("boot", f"{lib}/modules"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "boot/vmlinuz-5.10.0-46-cloud-amd64").touch()
+
+    parts = machine.find_parts(tmp_path)
+
+    assert (parts.release, parts.modules) == ("5.10.0-46-cloud-amd64", tmp_path / lib / "modules")
+
+
 def test_command_runs_in_this_folder_with_its_words_and_environment_alone(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SECRET", "ours")
@@ -71,6 +89,34 @@ def test_qemu_command_has_what_the_shape_asks_for(shape, present, absent):
     assert absent not in line
 
 
+def test_root_is_mounted_by_the_kernel_or_by_its_initrd(tmp_path):
+    by_kernel = machine.qemu_command(PARTS, machine.Shape(), tmp_path)
+    (tmp_path / machine.INITRD).touch()
+    by_initrd = machine.qemu_command(PARTS, machine.Shape(), tmp_path)
+
+    assert f"rootfstype=virtiofs root=root ro init={tmp_path}/init" in by_kernel[-1]
+    assert by_initrd[-4:-1] == ["-initrd", str(tmp_path / machine.INITRD), "-append"]
+    assert by_initrd[-1].endswith(f" -- {tmp_path}/init")
+    assert "root=" not in by_initrd[-1]
+
+
+@pytest.mark.parametrize("chosen,ran_on", [(None, "host"), ("linux-5.10", "VM")])
+def test_a_chosen_kernel_is_taken_even_if_this_one_would_do(monkeypatch, tmp_path, chosen, ran_on):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAB_KERNEL", raising=False)
+    if chosen:
+        monkeypatch.setenv("LAB_KERNEL", chosen)
+    found_in = []
+    monkeypatch.setattr(machine, "find_parts", lambda root: found_in.append(root) or PARTS)
+    monkeypatch.setattr(machine, "host_has", lambda _probe: True)
+    ran = {"host": 1, "VM": 2}
+    monkeypatch.setattr(machine, "_run_on_host", lambda *_: ran["host"])
+    monkeypatch.setattr(machine, "_run_in_vm", lambda *_: ran["VM"])
+
+    assert machine.run(["true"], tmp_path / "out", host_probe=machine.IPVS) == ran[ran_on]
+    assert found_in == ([tmp_path / chosen] if chosen else [])
+
+
 def test_options_of_the_command_are_not_taken_for_ours():
     arguments = machine.parse(["--icount", "--out", "o", "--", "pytest", "--icount", "-x"])
 
@@ -93,7 +139,7 @@ class Boots:
 @pytest.fixture
 def without_lock(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "LOCK", tmp_path / "lock")
-    monkeypatch.setattr(machine, "find_parts", lambda: PARTS)
+    monkeypatch.setattr(machine, "find_parts", lambda _root: PARTS)
 
 
 @pytest.mark.usefixtures("without_lock")
