@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from ipvsproxy.errors import KernelError, NotInKernel, Unsupported
-from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc, ipvs_statistics
+from ipvsproxy.kernel import ipvs_decode, ipvs_encode, ipvs_proc, ipvs_statistics, modules
 from ipvsproxy.kernel.netlink import NETLINK_GENERIC, NetlinkSocket
 from ipvsproxy.model import real_servers
 from ipvsproxy.model.addr import family_of
@@ -56,8 +56,11 @@ class NetlinkIpvs:
 
     kinds = frozenset({Kind.VIRTUAL_SERVER, Kind.REAL_SERVER})
 
-    def __init__(self, netlink: NetlinkSocket | None = None) -> None:
+    def __init__(
+        self, netlink: NetlinkSocket | None = None, load: Callable[[Sequence[str]], list[str]] = modules.load
+    ) -> None:
         self.netlink = netlink or NetlinkSocket(NETLINK_GENERIC, "IPVS")
+        self._load = load
         self._family_id: int | None = None
 
     def apply(self, operations: Sequence[Operation]) -> list[int]:
@@ -209,14 +212,25 @@ class NetlinkIpvs:
         return self._resolve() != before
 
     def _resolve(self) -> int:
-        """The number that the kernel has given to the family "IPVS"; asking for it makes the kernel load ip_vs."""
+        """The number that the kernel has given to the family "IPVS"."""
         if self._family_id is None:
             try:
-                answer = self.netlink.request(_CONTROLLER, ipvs_encode.FAMILY_REQUEST)
-                self._family_id = ipvs_decode.decode_family_id(answer)
+                self._family_id = self._number()
             except KernelError as error:
                 raise _explain(error) from error
         return self._family_id
+
+    def _number(self) -> int:
+        """The same from the kernel, which loads ip_vs when it is asked; before Linux 5.16 modprobe has to."""
+        try:
+            return self._ask_for_number()
+        except KernelError as error:
+            if error.number != errno.ENOENT or self._load(("ip_vs",)):
+                raise
+        return self._ask_for_number()
+
+    def _ask_for_number(self) -> int:
+        return ipvs_decode.decode_family_id(self.netlink.request(_CONTROLLER, ipvs_encode.FAMILY_REQUEST))
 
 
 def _service(body: bytes, *, with_statistics: bool) -> ObservedVirtualServer:

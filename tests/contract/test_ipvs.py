@@ -96,14 +96,20 @@ def test_a_virtual_server_without_real_servers_reads_with_an_empty_blob(ipvs):
     assert read(ipvs) == ({WEB: RR}, {WEB: b""})
 
 
+LACKING_IN_SOME = {"twos"}
+"""Schedulers that not every kernel is built with: Debian 11's and 12's have no such module."""
+
+
 @pytest.mark.parametrize(
     "scheduler", ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"]
 )
 def test_every_scheduler_of_the_kernel_is_taken_and_read_back(ipvs, scheduler, kernel_kind):
-    if kernel_kind == "real":
-        modules.load([f"ip_vs_{scheduler}"])  # see preparation.load_modules: the last test's namespace is just ending
-    assert ipvs.apply([virtual(Verb.ADD, settings=VirtualServer(scheduler))]) == [0]
-    assert read(ipvs)[0] == {WEB: VirtualServer(scheduler)}
+    is_lacking = False
+    if kernel_kind == "real":  # see preparation.load_modules: the last test's namespace is just ending
+        is_lacking = modules.load([f"ip_vs_{scheduler}"]) != [] and scheduler in LACKING_IN_SOME
+    settings = VirtualServer(scheduler)
+    assert ipvs.apply([virtual(Verb.ADD, settings=settings)]) == [errno.ENOENT if is_lacking else 0]
+    assert read(ipvs)[0] == ({} if is_lacking else {WEB: settings})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import errno
 import json
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -168,8 +168,9 @@ class RecordedKernel:
         return [b"".join(message(IPVS_FAMILY, sent.sequence, bytes(4) + body) for body in bodies) + done(sent)]
 
 
-def ipvs_of(kernel: object) -> NetlinkIpvs:
-    return NetlinkIpvs(NetlinkSocket(NETLINK_GENERIC, "IPVS", lambda _: ScriptedSocket(kernel)))
+def ipvs_of(kernel: object, load: Callable[[Sequence[str]], list[str]] = list) -> NetlinkIpvs:
+    """`load` stands for modprobe; as a rule no module is to be had."""
+    return NetlinkIpvs(NetlinkSocket(NETLINK_GENERIC, "IPVS", lambda _: ScriptedSocket(kernel)), load)
 
 
 def recording(name: str) -> dict:
@@ -376,6 +377,26 @@ def test_k45_a_module_that_was_unloaded_is_told_and_found_again_later(read):
             read(ipvs)
     kernel.number = IPVS_FAMILY + 1
     read(ipvs)
+
+
+@pytest.mark.parametrize("use", [pytest.param(use, id=name) for name, use in USES.items()])
+def test_k45_a_module_that_the_kernel_does_not_load_by_itself_is_loaded(use):
+    """As before Linux 5.16, at the start and where somebody has unloaded it since."""
+    kernel = ReloadedKernel()
+    kernel.number = None
+    loaded = []
+
+    def load(names: Sequence[str]) -> list[str]:
+        loaded.extend(names)
+        kernel.number = IPVS_FAMILY + len(loaded)
+        return []
+
+    ipvs = ipvs_of(kernel, load)
+    assert use(ipvs)
+    kernel.number = None
+    assert use(ipvs)
+    assert use(ipvs)
+    assert loaded == ["ip_vs", "ip_vs"]
 
 
 def test_without_ipvs_every_operation_is_refused_and_nothing_raised():

@@ -6,6 +6,7 @@ import errno
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,8 +66,9 @@ def surroundings(case: Case) -> Surroundings:
 
 def around(state: State, connections: Path = Path("/nowhere"), resolver: Resolver = NAMES) -> Surroundings:
     """A kernel in this state; no module can be loaded, and nobody else knows why it does not answer."""
+    netlink = partial(NetlinkSocket, NETLINK_GENERIC, "IPVS", lambda _: StateSocket(state))
     return Surroundings(
-        open_kernel=lambda: closing(NetlinkIpvs(NetlinkSocket(NETLINK_GENERIC, "IPVS", lambda _: StateSocket(state)))),
+        open_kernel=lambda: closing(NetlinkIpvs(netlink(), load=list)),
         resolver=resolver,
         connections=connections,
         load_module=lambda: False,
