@@ -21,7 +21,7 @@ _DEFAULT_HINT = "Set it on the host, run with --init-only first, privileged, or 
 _HINTS = {
     HASHSIZE: "Only the host's first network namespace may change it: run there, with /sys writable",
     OOM_SCORE_ADJ: "A lower value than now needs the capability SYS_RESOURCE",
-    RUN_ESTIMATION: "Linux 6.1 and later have it: statistics go on being estimated here",
+    RUN_ESTIMATION: "Linux 5.16 and later have it: statistics go on being estimated here",
 }
 
 
