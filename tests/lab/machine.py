@@ -178,7 +178,8 @@ def find_parts(root: Path) -> Parts:
     }
     missing = [name for name, found in wanted.items() if not found]
     if missing or not (qemu and virtiofsd and kernel and modules):
-        raise LabError(f"cannot start a VM: this machine lacks {'; '.join(missing)}. Run `make setup` as root.")
+        hint = "Run `make setup` as root" if root == Path("/") else f"Unpack a kernel's package to {root}: dpkg -x"
+        raise LabError(f"cannot start a VM: this machine lacks {'; '.join(missing)}. {hint}.")
     if os.geteuid() != 0:
         raise LabError(
             "cannot start a VM: the guest's root is this machine's root, which only root can serve. Use sudo."

@@ -45,9 +45,12 @@ def test_kernel_that_is_booted(tmp_path, names, expected):
     assert (kernel and kernel.name) == expected
 
 
-def test_missing_kernel_is_named_with_its_package(tmp_path):
-    with pytest.raises(machine.LabError, match=r"linux-image-6\.12\.\*-cloud-amd64.*make setup"):
-        machine.find_parts(tmp_path)
+@pytest.mark.parametrize("root,hint", [("/", "make setup"), ("/linux-5.10", "dpkg -x")])
+def test_missing_kernel_is_named_with_its_package(monkeypatch, root, hint):
+    monkeypatch.setattr(machine, "newest_kernel", lambda _boot: None)
+
+    with pytest.raises(machine.LabError, match=rf"linux-image-6\.12\.\*-cloud-amd64.*{hint}"):
+        machine.find_parts(Path(root))
 
 
 @pytest.mark.parametrize("lib", ["lib", "usr/lib"])
