@@ -11,6 +11,8 @@ The library is loaded once and late, since its import starts `ldconfig` several 
   It is never called; the kernel checks.
 - It walks matches by the size of the loaded extension and so misreads a rule that another revision wrote. We walk by
   the sizes in the rule and leave other revisions unread.
+- It knows the table of an extension's options as it was before iptables 1.8.11, and would find but the first one, or
+  end the process. It is walked here.
 - It decodes every name that it meets as UTF-8, foreign chains' and interfaces' too, which are bytes. So chains are
   listed by libiptc's own calls, and a rule of ours that it fails to read comes back as UNRECOGNISED.
 - It catches saved options by making file descriptor 1 a pipe for some microseconds. Nothing else may print there
@@ -55,6 +57,7 @@ _MASQUERADE = "MASQUERADE"
 # struct nf_nat_ipv4_multi_range_compat (a count of 1, flags, addresses, ports) and struct nf_nat_range, padded to 8.
 _MASQUERADE_DATA = {Family.IPV4: struct.Struct("=II16x"), Family.IPV6: struct.Struct("=I36x")}
 _VERDICTS = ("ACCEPT", "DROP", "RETURN")
+_LOWEST_ADDRESS = 4096  # the first page is nobody's
 # Only these are loaded for reading: loading some others for a second family ends the process, see MASQUERADE above.
 _READ_MATCHES = frozenset(
     {"comment", "set", "mark", "conntrack", "addrtype", "physdev", "icmp", "icmp6", "ipvs", "tcp"}
@@ -73,7 +76,8 @@ def load_library() -> ModuleType:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its regular expressions and its use of distutils
-            return importlib.import_module("iptc")
+            library = importlib.import_module("iptc")
+        library.xtables.xtables._option_lookup = _find_option  # noqa: SLF001 - the one place that walks them
     except Exception as error:  # it raises bare Exceptions, AttributeError or OSError depending on what is missing
         raise Unsupported(
             "cannot load python-iptables",
@@ -81,6 +85,8 @@ def load_library() -> ModuleType:
             hint="install libxtables12, libip4tc2, libip6tc2 and the iptables package's extensions",
             why=f"{type(error).__name__}: {error}",
         ) from error
+    else:
+        return library
     finally:
         if before is None:
             os.environ.pop("IPTABLES_LIBDIR", None)
@@ -98,6 +104,25 @@ def _point_to_extensions() -> None:
         if extensions.is_dir():
             os.environ["XTABLES_LIBDIR"] = str(extensions)
             return
+
+
+def _find_option(
+    _: object, entries: ctypes._Pointer[iptc.xtables.xt_option_entry], name: bytes
+) -> iptc.xtables.xt_option_entry | None:
+    """The entry of this name, where an empty one ends them. Since iptables 1.8.11 each has one member more: `base`.
+
+    Behind the first entry as the library knows it, the older ones have the address of a name, or none where an empty
+    one follows; the newer ones have that member, which is at most 36.
+    """
+    entry_type, at = type(entries.contents), ctypes.addressof(entries.contents)
+    size = ctypes.sizeof(entry_type)
+    if entry_type.from_address(at).name and ctypes.c_size_t.from_address(at + size).value < _LOWEST_ADDRESS:
+        size += ctypes.sizeof(ctypes.c_size_t)  # with its padding
+    while (entry := entry_type.from_address(at)).name != name:
+        if not entry.name:
+            return None
+        at += size
+    return entry
 
 
 class RuleCodec:

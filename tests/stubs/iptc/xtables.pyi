@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import Structure
 from typing import Protocol
 
@@ -20,11 +20,15 @@ class xt_entry_match(Structure):
 class xt_entry_target(Structure):
     u: _TargetHead
 
+class xt_option_entry(Structure):
+    name: bytes | None
+
 class Extension(Protocol):
     revision: int
     size: int
 
 class xtables:
+    _option_lookup: Callable[..., xt_option_entry | None]
     def __init__(self, proto: int) -> None: ...
     def find_match(self, name: str) -> Sequence[Extension] | None: ...
     def find_target(self, name: str) -> Sequence[Extension] | None: ...

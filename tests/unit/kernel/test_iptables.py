@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 from collections.abc import Iterator
@@ -58,6 +59,28 @@ def test_a_lock_in_a_folder_that_is_not_there_says_what_to_do(tmp_path):
 def test_without_the_lock_every_operation_is_refused(held, lock, number):
     rules = LegacyRules({operation.key: LAYER.chains for operation in WRITES}, lock_path=held.parent / lock)
     assert rules.apply(WRITES) == [number, number]
+
+
+@pytest.mark.parametrize("base", [None, 0, 16])
+@pytest.mark.parametrize("names", [[], ["physdev-in"], ["physdev-in", "physdev-is-in", "physdev-is-bridged"]])
+def test_options_of_extensions_are_found_by_their_names_before_and_since_iptables_1_8_11(names, base):
+    """Which has made an entry of theirs a member longer, the number's `base`; the end of them is an empty entry."""
+    xtables = load_library().xtables
+    known = xtables.xt_option_entry
+    entry_type = known if base is None else type("Longer", (known,), {"_fields_": [("base", ctypes.c_uint)]})
+    entries = (entry_type * (len(names) + 1))()
+    for number, name in enumerate(names):
+        entries[number].name, entries[number].id = name.encode(), number
+        if base is not None:
+            entries[number].base = base
+    options = ctypes.cast(entries, ctypes.POINTER(known))
+
+    def find(name: str) -> int | None:
+        entry = xtables.xtables(Family.IPV4)._option_lookup(options, name.encode())
+        return entry and entry.id
+
+    assert [find(name) for name in names] == list(range(len(names)))
+    assert find("physdev-out") is None
 
 
 @pytest.mark.parametrize("family", Family)
