@@ -364,18 +364,22 @@ def _network(address: bytes, mask: bytes) -> str:
 def _in_interface(header: iptc.ip4tc.ipt_ip) -> str:
     if not header.iniface_mask:
         return ""
-    text = header.iniface.decode() + ("+" if len(header.iniface) == len(header.iniface_mask) else "")
+    text = header.iniface.decode()
     return f"! {text}" if header.invflags & _INVERT_IN_INTERFACE else text
 
 
 def _set_in_interface(header: iptc.ip4tc.ipt_ip, text: str) -> None:
-    """Set name, mask and inversion; a trailing `+` matches every name that starts so."""
+    """Set name, mask and inversion; a trailing `+` matches every name that starts so, and is not compared."""
     if text.startswith("!"):
         header.invflags |= _INVERT_IN_INTERFACE
     name = text.lstrip("! ")
-    compared = len(name) - 1 if name.endswith("+") else len(name) + 1  # with the closing NUL: the whole name
-    header.iniface = name.removesuffix("+").encode()
-    header.iniface_mask = b"\xff" * compared
+    header.iniface = name.encode()
+    header.iniface_mask = b"\xff" * _compared_bytes(name.encode())
+
+
+def _compared_bytes(name: bytes) -> int:
+    """With the closing NUL it is the whole name."""
+    return len(name) - 1 if name.endswith(b"+") else len(name) + 1
 
 
 def _prefix_len(mask: bytes) -> int | None:
@@ -396,6 +400,6 @@ def _odd_header(header: iptc.ip4tc.ipt_ip, *, is_ipv4: bool) -> tuple[Match, ...
         and _prefix_len(bytes(header.smsk)) is not None
         and _prefix_len(bytes(header.dmsk)) is not None
         and mask == b"\xff" * len(mask)
-        and len(mask) in {0, len(header.iniface), len(header.iniface) + 1}
+        and len(mask) in {0, _compared_bytes(header.iniface)}
     )
     return () if plain else (unrecognised(bytes(header).hex()),)

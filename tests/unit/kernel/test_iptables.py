@@ -89,7 +89,7 @@ def test_options_of_extensions_are_found_by_their_names_before_and_since_iptable
     [
         pytest.param("cbr0", b"cbr0", b"\xff" * 5, id="a name is compared with its end"),
         pytest.param("! cbr0", b"cbr0", b"\xff" * 5, id="not that name"),
-        pytest.param("! veth+", b"veth", b"\xff" * 4, id="a prefix without its end"),
+        pytest.param("! veth+", b"veth+", b"\xff" * 4, id="of a prefix the plus sign is kept, as iptables prints it"),
         pytest.param("a23456789012345", b"a23456789012345", b"\xff" * 16, id="the longest name"),
     ],
 )
