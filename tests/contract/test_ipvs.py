@@ -61,6 +61,7 @@ def test_nothing_there_reads_and_dumps_as_empty(ipvs):
 
 
 def test_the_dump_tells_version_and_connection_table_size(ipvs):
+    ipvs.apply([virtual(Verb.ADD)])  # Linux 7.2 makes a network namespace's table with its first virtual server
     table = ipvs.dump()
     assert table.version >= 0x010200
     assert table.conn_tab_size >= 256
