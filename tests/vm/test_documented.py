@@ -23,7 +23,7 @@ from tests.documented import Command, documented
 from tests.explained import NODE, SHOP
 from tests.lab.hosts import Namespace
 from tests.lab.proxies import fork
-from tests.vm.nodes import FLAGS, ProxyNode, bound, virtual_servers
+from tests.vm.nodes import FLAGS, ProxyNode, bound, proxy_node, small_cluster, virtual_servers
 
 PROGRAM = r"(\.venv/bin/)?ipvsproxy "
 CLEAN_UP = shlex.split(documented(pattern="ipvsproxy --cleanup")[0].text)[1:]
@@ -45,18 +45,15 @@ def listed(items: Sequence[object]) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(node: ProxyNode) -> Iterator[ProxyNode]:
-    """The node serves shop/web, and somebody else has a virtual server there."""
-    node.sync()
-    node.proxy.mark()
-    node.manifests.write("shop.json", listed(OBJECTS))
-    node.proxy.wait_for_services()
-    node.host.run("ipvsadm", "-A", "-t", FOREIGN, "-s", "wlc")
-    yield node
-    node.host.run("ipvsadm", "-D", "-t", FOREIGN)
-    node.proxy.mark()
-    node.manifests.remove("shop.json")
-    node.proxy.wait_for_services()
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyNode]:
+    """A node where nothing of former Services lingers serves shop/web, and somebody else has a virtual server there."""
+    folder = tmp_path_factory.mktemp("shop")
+    with small_cluster() as hosts, proxy_node(hosts, folder, "--ipvs-drain-timeout=0") as node:
+        node.proxy.mark()
+        node.manifests.write("shop.json", listed(OBJECTS))
+        node.proxy.wait_for_services()
+        node.host.run("ipvsadm", "-A", "-t", FOREIGN, "-s", "wlc")
+        yield node
 
 
 def words(command: Command, folder: Path, file: Path | None = None) -> list[str]:
