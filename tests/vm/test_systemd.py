@@ -87,7 +87,7 @@ def units(tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def systemd(host: Namespace, units: Path) -> Iterator[Systemd]:
     """With these units, in the network of the host, as long as the block lasts."""
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with host.inside():
         process = subprocess.Popen([*command, "sh", "-ec", SYSTEMD, "sh", str(units.parent)])
     with process:
