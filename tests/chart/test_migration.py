@@ -17,6 +17,7 @@ from tests.chart.migration import (
     BACK_IN_THE_END,
     KUBEADM,
     OLD_KUBEADM,
+    OLD_KUBEADM_BACK,
     PAGE,
     Migration,
     kube_proxy,
@@ -91,7 +92,7 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
 def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_proxys_goes(migration4: Migration):
     plane, config = migration4.plane, (KUBEADM_FILES / "config.conf").read_text()
     with replaced(plane, "kube-system", "kube-proxy", config_conf=config):
-        for step in (KUBEADM[1], KUBEADM[-1], OLD_KUBEADM):
+        for step in (*KUBEADM[:2], KUBEADM[-1], OLD_KUBEADM):
             migration4.follow(step)
         copy = migration4.release.get("configmap", "ipvsproxy-config")["data"]
         assert copy == {"config.conf": config}
@@ -101,6 +102,10 @@ def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_prox
         ] * len(ALL)
         with pytest.raises(LabError, match="not found"):
             plane.kubectl("get", "configmap", "kube-proxy", SYSTEM)
+        migration4.follow(OLD_KUBEADM_BACK)
+        assert migration4.release.get("configmap", "kube-proxy")["data"] == copy
+        migration4.follow(BACK_IN_THE_END)
+        migration4.comes_to(set(), ALL)
         plane.kubectl("delete", "configmap", "ipvsproxy-config", SYSTEM)
 
 
