@@ -15,6 +15,7 @@ from tests.chart.migration import (
     ALL,
     BACK,
     BACK_IN_THE_END,
+    END,
     KUBEADM,
     OLD_KUBEADM,
     OLD_KUBEADM_BACK,
@@ -87,6 +88,11 @@ def test_the_way_of_kubeadm_leads_from_kube_proxy_on_all_nodes_to_ipvsproxy_on_a
     migration.comes_to(set(), ALL)
     migration.follow(BACK)
     migration.comes_to({"n1"}, {"n2", "n3"})
+    migration.label("--all", "ipvsproxy.io/serve-")
+    migration.comes_to(ALL, set())
+    migration.follow([END])
+    assert migration.release.run("status").code != 0
+    assert migration.served() == (ALL, set())
 
 
 def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_proxys_goes(migration4: Migration):
