@@ -116,7 +116,7 @@ def _lines(shell: str, block: str) -> Iterator[str]:
         command = ""
         for line in lines:
             command += f"\n{line}" if command else line
-            if command.count("'") % 2 == 0 and not command.endswith("|"):  # else it goes on
+            if command.count("'") % 2 == 0 and not command.endswith(("|", "&&")):  # else it goes on
                 text = re.sub(r"(^|\s+)# .*$", "", command)
                 command = ""
                 if text:

@@ -39,7 +39,8 @@ one --flag \\
 two '
 # not a comment
 ' |
-  three
+  three &&
+  four
 ```
 
 ## Two
@@ -73,7 +74,7 @@ def test_a_command_is_a_line_of_a_shell_block_or_code_that_begins_with_a_program
     found = [(command.heading, command.text, command.block) for command in commands_in("page", PAGE)]
     assert found == [
         ("One", "one --flag word", 1),
-        ("One", "two '\n# not a comment\n' |\n  three", 1),
+        ("One", "two '\n# not a comment\n' |\n  three &&\n  four", 1),
         ("One", "helm upgrade --wait name chart", 0),
         ("Two", "ipvsproxy status", 1),
         ("Two", "next", 1),
