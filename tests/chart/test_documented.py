@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 NAMES = {command.text for command in documented(pattern=r"(helm|kubectl)( [a-z]+)+", in_block=False)}
 EVENTS = documented("docs/events.md", program="kubectl")
 LISTS = {command.text for command in documented("docs/troubleshoot.md", pattern=r"kubectl .*\bget .*")}
+LOOKS = documented("docs/troubleshoot.md", pattern=r"kubectl .*\b(describe|logs) .*")
 WITH_VALUES = documented(pattern=r"helm (install|upgrade) --.*", in_block=False)
 (OBJECTS,) = documented("README.md", program="kubectl")
 
@@ -63,11 +65,16 @@ def test_values_are_given_in_each_of_the_ways(cluster: ControlPlane, terminal: T
             assert environment_of(release)["KUBERNETES_SERVICE_HOST"] == "192.0.2.10"
 
 
-def test_nodes_and_the_pods_on_them_are_listed(cluster: ControlPlane, terminal: Terminal):
+def test_nodes_and_the_pods_on_them_are_listed_and_shown(cluster: ControlPlane, terminal: Terminal):
     with release_of(cluster, "helm4") as release:
         release.do("install", str(helm.CHART), "--wait", "--timeout=4m")
         for command in LISTS:
             assert "n1" in terminal.run(command)
+        pod = release.pods()["n1"]
+        for command in LOOKS:
+            assert "ipvsproxy" in terminal.run(command.filled({"POD": pod["metadata"]["name"]}))
+        containers = [name for command in LOOKS for name in re.findall(r"--container (\S+)", command.text)]
+        assert containers == [pod["spec"]["initContainers"][0]["name"]]
 
 
 def test_what_kubectl_writes_is_a_folder_of_manifests(

@@ -26,7 +26,7 @@ from tests.lab.apiserver import HOST_FROM_VM, ControlPlane
 pytestmark = pytest.mark.timeout(3000)  # the other VMs of this machine come first
 
 CHART = (str(helm.CHART), "--wait", "--timeout=4m")
-(EXPLAIN,) = documented("docs/troubleshoot.md", program="kubectl", in_block=True)
+(EXPLAIN,) = documented("docs/troubleshoot.md", pattern="kubectl .* exec .*")
 NET_ADMIN, NET_RAW = 1 << 12, 1 << 13  # include/uapi/linux/capability.h
 CONFINED = ("1", "2")
 """NoNewPrivs, and a filter of system calls, as proc(5) has them."""
