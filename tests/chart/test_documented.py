@@ -20,7 +20,7 @@ from tests.lab.apiserver import ControlPlane
 
 pytestmark = pytest.mark.timeout(600)
 
-NAMES = {command.text for command in documented(pattern=r"(helm|kubectl)( [a-z]+)+", in_block=False)}
+NAMES = {command.text for command in documented(pattern=r"helm [a-z]+|kubectl [a-z]+( [a-z]+)?", in_block=False)}
 EVENTS = documented("docs/events.md", program="kubectl")
 LISTS = {command.text for command in documented("docs/troubleshoot.md", pattern=r"kubectl .*\bget .*")}
 LOOKS = documented("docs/troubleshoot.md", pattern=r"kubectl .*\b(describe|logs) .*")
@@ -43,8 +43,10 @@ def test_helm_has_the_commands_that_pages_name(program: helm.Helm):
 
 def test_kubectl_has_the_commands_that_pages_name(terminal: Terminal):
     for name in (name for name in NAMES if name.startswith("kubectl ")):
-        verb = " ".join(name.split()[:2])
-        assert f"  {verb} " in terminal.run(f"{name} --help")
+        _, verb, *kinds = name.split()
+        assert f"  kubectl {verb} " in terminal.run(f"kubectl {verb} --help")
+        for kind in kinds:
+            terminal.run(f"kubectl explain {kind}")
 
 
 def test_events_of_a_service_are_shown(terminal: Terminal, objects: Objects):
