@@ -88,10 +88,15 @@ def commands_in(page: str, text: str) -> Iterator[Command]:
         for number, (shell, block) in enumerate(_BLOCK.findall(section), 1):
             for line in _lines(shell, block):
                 yield Command(page, heading, line, number)
-        for code in _CODE.findall(_BLOCK.sub("", section)):
+        for code in codes_in(section):
             words = code.split()
             if len(words) > 1 and Path(words[0]).name in PROGRAMS:
                 yield Command(page, heading, " ".join(words), 0)
+
+
+def codes_in(text: str) -> list[str]:
+    """What stands as code in its sentences and tables."""
+    return _CODE.findall(_BLOCK.sub("", text))
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:

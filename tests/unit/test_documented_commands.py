@@ -12,6 +12,7 @@ The tests are those that ask tests/documented.py for commands. What stands in fo
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -20,12 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.documented import PAGES, PROGRAMS, ROOT, TAKEN, Command, commands, commands_in, documented
+from tests.documented import PAGES, PROGRAMS, ROOT, TAKEN, Command, codes_in, commands, commands_in, documented
 
 TESTS = ROOT / "tests"
 TARGETS = dict.fromkeys(command.filled({"…": "true"}) for command in documented(program="make"))
 (GREP,) = documented(program="grep")
 (HOOKS,) = documented("CONTRIBUTING.md", program="prek")
+NO_PROGRAMS = frozenset("add configmap create delete exit explain is mypy not on plan status violates".split())  # noqa: SIM905
+"""What else code of several words begins with: what a program says, or a part of its arguments."""
 PAGE = """\
 # One
 
@@ -85,14 +88,46 @@ def test_what_begins_a_command_in_a_block_begins_one_in_a_sentence_too():
     assert {command.program for command in commands() if command.block} <= PROGRAMS
 
 
+def test_a_program_that_a_sentence_runs_is_a_known_one():
+    """Else its command would not be seen."""
+    words = [code.split() for page in PAGES for code in codes_in((ROOT / page).read_text())]
+    programs = {word for word, *more in words if more and re.fullmatch(r"[a-z][a-z0-9.+-]*", word)}
+    assert programs - PROGRAMS - NO_PROGRAMS == set()
+
+
 def test_there_is_no_block_whose_commands_would_not_be_seen():
-    """One without a language, or indented."""
+    """One without a language, indented in either way, between other marks, or above the first heading."""
     for page in PAGES:
         text = (ROOT / page).read_text()
+        assert text.startswith("# "), page
         assert not re.search(r"^\n    \S", text, re.MULTILINE), page
-        assert set(re.findall(r"^```(\w*)\n.*?^```$", text, re.DOTALL | re.MULTILINE)) <= {
-            "sh", "console", "text", "yaml", "ini",
-        }, page  # fmt: skip
+        marks = re.findall(r"^.*(?:```|~~~).*$", text, re.MULTILINE)
+        assert set(marks[::2]) <= {f"```{shell}" for shell in ("sh", "console", "text", "yaml", "ini")}, page
+        assert set(marks[1::2]) <= {"```"}, page
+
+
+def test_whoever_takes_commands_does_something_with_them():
+    trees = {name: ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text()) for name in takers()}
+    used_by_any = set().union(*map(names_used, trees.values()))
+    for name, tree in trees.items():
+        used = names_used(tree) if name.rpartition(".")[2].startswith("test_") else used_by_any
+        assert names_taken(tree) - used == set(), name
+
+
+def names_taken(tree: ast.Module) -> set[str]:
+    """What a module calls the commands that it takes."""
+    return {
+        node.id
+        for statement in tree.body
+        if isinstance(statement, ast.Assign) and "documented(" in ast.unparse(statement.value)
+        for target in statement.targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name)
+    }
+
+
+def names_used(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def test_to_ask_for_a_command_that_no_page_has_is_an_error():
