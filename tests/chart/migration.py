@@ -25,8 +25,8 @@ KUBEADM = [
 """The commands of each step."""
 BACK = documented(PAGE, "Back, at any time", in_block=True)
 (END,) = documented(PAGE, "Back, at any time", program="helm")
-BACK_IN_THE_END = documented(PAGE, "Back, after step 7", in_block=True)
-OLD_KUBEADM, OLD_KUBEADM_BACK = (documented(PAGE, "With kubeadm before 1.31", block=block) for block in (1, 2))
+OLD_KUBEADM = documented(PAGE, "With kubeadm before 1.31", in_block=True)
+OLD_KUBEADM_BACK, BACK_IN_THE_END = (documented(PAGE, "Back, after step 7", block=block) for block in (1, 2))
 ALL = set(NODES)
 LIMIT_S = 240.0
 
