@@ -115,4 +115,5 @@ def migration_of(plane: ControlPlane, program: helm.Helm, tools: Path) -> Iterat
             yield migration
         finally:
             plane.kubectl("delete", "daemonset", "kube-proxy", SYSTEM, "--ignore-not-found")
+            plane.kubectl("delete", "configmap", "ipvsproxy-config", SYSTEM, "--ignore-not-found")
             migration.label("--all", "ipvsproxy.io/serve-", "ipvsproxy.io/check-")

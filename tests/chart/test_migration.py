@@ -112,7 +112,25 @@ def test_for_an_old_kubeadm_the_configuration_gets_another_name_before_kube_prox
         assert migration4.release.get("configmap", "kube-proxy")["data"] == copy
         migration4.follow(BACK_IN_THE_END)
         migration4.comes_to(set(), ALL)
-        plane.kubectl("delete", "configmap", "ipvsproxy-config", SYSTEM)
+
+
+def test_where_helm_fails_a_pasted_block_takes_nothing_away_from_who_serves(migration4: Migration):
+    """An interactive shell goes on behind an error."""
+    plane, terminal = migration4.plane, migration4.terminal
+    for step in KUBEADM[:2]:
+        migration4.follow(step)
+    migration4.label("--all", "ipvsproxy.io/serve=true")
+    migration4.comes_to(set(), ALL)
+    (terminal.tools / "helm").unlink()
+    terminal.put("helm", "exit 1")
+    with replaced(plane, "kube-system", "kube-proxy", config_conf=(KUBEADM_FILES / "config.conf").read_text()):
+        for step in (KUBEADM[-1], OLD_KUBEADM):
+            pasted = "\n".join(command.text for command in step)
+            assert terminal.typed(f"set +e\n{pasted}").returncode != 0
+        plane.kubectl("get", "configmap", "kube-proxy", SYSTEM)
+    nodes = migration4.release.get("node", *ALL)["items"]
+    assert {node["metadata"]["labels"].get("ipvsproxy.io/serve") for node in nodes} == {"true"}
+    migration4.comes_to(set(), ALL)
 
 
 def test_kubeadm_would_start_kube_proxy_on_all_nodes_without_its_settings(migration4: Migration):
