@@ -131,8 +131,8 @@ def test_what_somebody_has_changed_is_a_line_each_and_a_start_takes_them_away(cl
             "edit sysctl net.ipv4.vs.conntrack: 0 → 1",
             f"edit virtual server {VIPS[0]}:80/TCP: lc → rr  # default/web",
             f"add real server {A1[0]}:8080 of {VIPS[0]}:80/TCP: weight 1  # default/web",
-            f"add accept entry KUBE-CLUSTER-IP {VIPS[0]},tcp:80  # default/web",
             f"add address {VIPS[0]}/32  # default/web",
+            f"add accept entry KUBE-CLUSTER-IP {VIPS[0]},tcp:80  # default/web",
         ],
     )
     with proxy_on(host, tmp_path, WEB) as proxy:

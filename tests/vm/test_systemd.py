@@ -103,10 +103,13 @@ def systemd(host: Namespace, units: Path) -> Iterator[Systemd]:
 def wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while True:
-        with contextlib.suppress(AssertionError, IndexError):
+        last: object = "it does not hold"
+        try:
             if holds():
                 return
-        assert time.monotonic() < deadline
+        except (AssertionError, IndexError) as error:
+            last = error
+        assert time.monotonic() < deadline, last
         time.sleep(0.2)
 
 
