@@ -42,8 +42,10 @@ def changeover(operations: Sequence[Operation], applied: State) -> Changeover:
     exceptions = [change for change in changes if change[1].set_name in EXCEPTIONS]
     if not sources and not exceptions:
         return Changeover()
-    gone = {each.key for each in operations if each.verb is Verb.DELETE}
-    passage = _Passage(applied, {(each.kind, each.key) for each in operations if each.verb is Verb.ADD}, gone)
+    come = {(each.kind, each.key) for each in operations if each.verb is Verb.ADD}
+    # What goes and comes back, as accept entries do for a virtual server that was lost, is there in the end.
+    gone = {each.key for each in operations if each.verb is Verb.DELETE and (each.kind, each.key) not in come}
+    passage = _Passage(applied, come, gone)
     return Changeover(
         before=frozenset((*_narrowing(sources, gone), *_masquerading(exceptions, passage))),
         after=frozenset((*_widening(sources, applied), *_unmasquerading(exceptions, passage))),

@@ -75,6 +75,18 @@ def test_k24_so_it_is_where_an_interface_of_the_node_loses_or_gets_that_very_add
     witness.check()
 
 
+def test_k24_so_it_is_where_the_policy_flips_while_nobody_watches_and_somebody_clears_ipvs():
+    """Accept entries go until their virtual server stands again, and are there in the end all the same."""
+    before = Node()
+    before.sync(cluster(with_policy(FRONTENDS["load balancer"], "Local")))
+    for kind in (Kind.VIRTUAL_SERVER, Kind.REAL_SERVER):
+        before.fake.state[kind].clear()
+    witness = Witness(before.fake)
+    Node(before.fake).sync(cluster(with_policy(FRONTENDS["load balancer"], "Cluster")))
+    witness.check_masquerading()
+    assert vs_key(VIP, 80) in served(before.fake.state)
+
+
 AT_ONE_ADDRESS = {  # with the number of a node port, which is another Service's when it is another kind of address
     "node port": Svc("a", endpoints=BOTH.endpoints, here=BOTH.here, ports=((80, "TCP"),), node_ports=(30080,)),
     "external IP": Svc("b", ("10.96.0.21",), ((30080, "TCP"),), BOTH.endpoints, here=BOTH.here, external_ips=(NODE,)),
