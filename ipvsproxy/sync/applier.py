@@ -143,7 +143,7 @@ class Applier:
         return {
             key.address
             for key in keys
-            if isinstance(key, VirtualServerKey) and key not in applied[Kind.VIRTUAL_SERVER]
+            if isinstance(key, VirtualServerKey) and not self._mirror.has_seen(key)
             for name in self._accept_sets[family_of(key.address)]
             if SetEntry(name, key.address, key.protocol, key.port) in applied[Kind.ACCEPT_ENTRY]
         }

@@ -89,6 +89,10 @@ class Mirror:
                 self.applied[Kind.VIRTUAL_SERVER].setdefault(key, _UNSEEN)
                 self.applied[Kind.REAL_SERVER].setdefault(key, b"")
 
+    def has_seen(self, key: VirtualServerKey) -> bool:
+        """Whether a virtual server is there, and not only believed to be until it is deleted."""
+        return self.applied[Kind.VIRTUAL_SERVER].get(key, _UNSEEN) != _UNSEEN
+
     def distrust(self, kinds: Iterable[Kind]) -> None:
         """These kinds may be wrong: the next `reread` reads their subsystem."""
         self._stale.update(kinds)
