@@ -123,7 +123,8 @@ class _Phases:
         self._gone = _deleted(operations, Kind.VIRTUAL_SERVER)
         self._before, self._after = changeover(operations, applied)
         # Addresses that go over from kube-ipvs0 to an interface do so first of all, and are the interface's from then.
-        self._going_over = {address for address in _deleted(operations, Kind.ADDRESS) if address in interfaces}
+        closed = {entry.address for entry in _deleted(operations, Kind.BOUND_ENTRY) if isinstance(entry, SetEntry)}
+        self._going_over = (_deleted(operations, Kind.ADDRESS) | closed).intersection(interfaces)
 
     def of(self, operation: Operation) -> float:
         kind, verb, key = operation.kind, operation.verb, operation.key

@@ -132,6 +132,18 @@ def test_k24_so_it_is_where_a_node_port_becomes_another_kind_of_address_or_the_o
     witness.check()
 
 
+@pytest.mark.parametrize("policies", [*product(("Cluster", "Local"), repeat=2)])
+def test_k34_an_address_that_an_interface_got_is_open_there_also_where_a_crash_left_only_what_closes_it(policies):
+    before = Node()
+    before.sync(cluster(at_one_address("external IP", policies[0], "TCP")))
+    fake = before.fake
+    del fake.state[Kind.ADDRESS][addr(NODE)]
+    witness = Witness(fake, {addr(NODE)})
+    Node(fake, host=(NODE,)).sync(cluster(at_one_address("node port", policies[1], "TCP")))
+    witness.check()
+    assert vs_key(NODE, 30080) in witness.before
+
+
 def at_one_address(name: str, policy: str, protocol: str) -> Svc:
     service = AT_ONE_ADDRESS[name]
     here = () if "without" in policy else service.here
