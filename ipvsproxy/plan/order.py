@@ -88,6 +88,7 @@ _ACCEPT_SETS = {
     )
     for family in Family
 }
+_EXTERNAL_IP = frozenset(set_name(SET_EXTERNAL_IP, family) for family in Family)
 
 IsBound: TypeAlias = Callable[[bytes], bool]
 Guards: TypeAlias = Callable[[VirtualServerKey], tuple[ObjectId, ...]]
@@ -109,7 +110,14 @@ def ordered(
     for _, together in sorted(phases.items()):
         if together[0].kind is Kind.RULES:
             together.sort(key=lambda operation: (operation.key, operation.verb))
+        elif (together[0].kind, together[0].verb) == (Kind.ACCEPT_ENTRY, Verb.DELETE):
+            together.sort(key=_is_never_excepted)
         yield together
+
+
+def _is_never_excepted(operation: Operation) -> bool:
+    """Whether an entry has clients masqueraded whatever exception stands: it goes after the others of its frontend."""
+    return isinstance(operation.key, SetEntry) and operation.key.set_name in _EXTERNAL_IP
 
 
 class _Phases:

@@ -342,6 +342,23 @@ def test_k24_masquerading_outlives_an_exception_that_is_refused_to_go_with_its_f
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
+def test_k24_so_it_does_a_load_balancers_where_the_address_is_an_external_ip_too(host):
+    node, right = Node(host=host), Node(host=host)
+    both = msgspec.structs.replace(BOTH, ingress=((VIP, "VIP"),), external_ips=(VIP,))
+    node.sync(cluster(OTHER, with_policy(both, "Local")))
+    entry = SetEntry("KUBE-LOAD-BALANCER-LOCAL", *AT_VIP)
+    node.fake.faults = {(Verb.DELETE, Kind.SUPPORT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, with_policy(both, "Cluster")))
+    right.sync(cluster(OTHER))
+    witness = Witness(node.fake, {*map(addr, host)})
+    node.sync(cluster(OTHER))
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    assert node.fake.state == right.fake.state
+
+
 def test_k24_nobody_waits_at_a_node_port_of_policy_local_for_what_would_not_masquerade_it_either():
     node = Node()
     node.sync(cluster(OTHER))
