@@ -60,16 +60,15 @@ def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collect
 
 def _lacks(key: VirtualServerKey, failing: Failing) -> bool:
     """Whether clients come in who are to be masqueraded and are not yet."""
-    is_closed = failing.is_wanted((Kind.ADDRESS, key.address))  # to all that no accept entry lets in
     return (
         is_masqueraded(key, failing.is_wanted)
         and not is_masqueraded(key, failing.stands)
-        and (not is_closed or any(map(failing.stands, _accepting(key))))
+        and not _is_closed(key, failing)
     )
 
 
 def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing) -> bool:
-    """Whether this change of an entry would end the masquerading of a frontend, and somebody there needs it."""
+    """Whether this change of an entry would end a frontend's masquerading, or open it without, which somebody needs."""
     goes = verb is Verb.DELETE
 
     def stands_then(ref: ObjectId) -> bool:
@@ -79,7 +78,8 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
         goes_too = goes and ref[0] is changed[0] and not failing.is_wanted(ref) and not failing.is_refused(ref)
         return failing.stands(ref) and not goes_too
 
-    if not is_masqueraded(key, failing.stands) or is_masqueraded(key, stands_then):
+    opens = changed[0] is Kind.ACCEPT_ENTRY and not goes and _is_closed(key, failing)
+    if is_masqueraded(key, stands_then) or not (opens or is_masqueraded(key, failing.stands)):
         return False
     if is_masqueraded(key, failing.is_wanted):
         return True
@@ -87,6 +87,11 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
         return True
     # Where all goes, clients may still come in by an entry that is refused to.
     return goes and any(ref != changed and failing.is_refused(ref) and failing.stands(ref) for ref in _accepting(key))
+
+
+def _is_closed(key: VirtualServerKey, failing: Failing) -> bool:
+    """Whether nobody comes in: the address is closed to all that no accept entry lets in, and none stands."""
+    return failing.is_wanted((Kind.ADDRESS, key.address)) and not any(map(failing.stands, _accepting(key)))
 
 
 def _accepting(key: VirtualServerKey) -> list[ObjectId]:

@@ -359,6 +359,25 @@ def test_k24_so_it_does_a_load_balancers_where_the_address_is_an_external_ip_too
     assert node.fake.state == right.fake.state
 
 
+@pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
+def test_k24_no_frontend_opens_beside_an_exception_that_a_former_one_left_behind_since_it_is_refused_to_go(host):
+    node, right = Node(host=host), Node(host=host)
+    node.sync(cluster(OTHER, with_policy(FRONTENDS["load balancer"], "Local")))
+    entry = SetEntry("KUBE-LOAD-BALANCER-LOCAL", *AT_VIP)
+    node.fake.faults = {(Verb.DELETE, Kind.SUPPORT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER))
+    wanted = cluster(OTHER, with_policy(FRONTENDS["load balancer"], "Cluster"))
+    right.sync(wanted)
+    witness = Witness(node.fake, {*map(addr, host)})
+    node.sync(wanted)
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
 def test_k24_nobody_waits_at_a_node_port_of_policy_local_for_what_would_not_masquerade_it_either():
     node = Node()
     node.sync(cluster(OTHER))
