@@ -24,7 +24,7 @@ setup: $(VENV)/.ready ## make .venv with ipvsproxy in it, after installing what 
 demo: setup ## show ipvsproxy at work in a kernel with IPVS
 	@$(PY) tests/lab/demo.py
 
-check: lint ## format, lint, types, layers, workflows and pure tests: no root, under a minute
+check: lint ## format, lint, types, layers, workflows and pure tests: no root, a minute or two
 	@$(PY) tests/lab/stages.py pure
 
 lint: setup ## format, lint, types, layers and workflows
