@@ -64,10 +64,15 @@ class Systemd:
 
     def type(self, command: str) -> str:
         """What it prints. Raises AssertionError with what it says."""
-        words = ["nsenter", "--target", self._pid, "--mount", "--pid", "--net", "sh", "-c", command]
+        # --root: a mount namespace has a root of its own, which a guest of the lab has changed.
+        words = ["nsenter", "--target", self._pid, "--mount", "--root", "--pid", "--net", "sh", "-c", command]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
+
+    def state(self) -> str:
+        """Of the whole; "offline" for one that is not at work."""
+        return self.type("systemctl is-system-running || true").strip()
 
     def process_of(self, service: str) -> int:
         """Its main process; 0: none."""
@@ -93,7 +98,7 @@ def systemd(host: Namespace, units: Path) -> Iterator[Systemd]:
     with process:
         try:
             found = Systemd(process)
-            wait_until(lambda: found.type("systemctl is-system-running || true").strip() in {"running", "degraded"})
+            wait_until(lambda: found.state() in {"running", "degraded"})
             yield found
         finally:
             process.kill()
