@@ -20,8 +20,7 @@ class Mode(Protocol):
 
     depends_on_node: bool  # not even the fixed layer may be planned before the Node object is known
     drain_s: float  # how long connections to what leaves may go on where its plan does not say
-    accept_sets: dict[Family, tuple[str, ...]]  # names of the sets that let a (VIP, protocol, port) through the filter
-    guard_sets: dict[Family, tuple[str, ...]]  # … and of those that close it to some sources
+    guard_sets: dict[Family, tuple[str, ...]]  # names of the sets that close a (VIP, protocol, port) to some sources
 
     def lacks(self, node: NodeView) -> str:
         """What our Node does not say though plans depend on it, in words; empty where it says all."""

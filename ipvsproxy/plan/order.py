@@ -150,7 +150,7 @@ class _Phases:
             case Kind.BOUND_ENTRY, SetEntry(address=address):
                 return address in self._going_over
             case Kind.VIRTUAL_SERVER, VirtualServerKey(address=address):
-                return address in self._going_over and not _is_open(key, self._applied)
+                return address in self._going_over and not is_open(key, self._applied)
             case _:
                 return False
 
@@ -172,7 +172,7 @@ class _Phases:
         """When an accept entry of an address on kube-ipvs0 comes."""
         key, applied = accepted_by(entry), self._applied
         if key in applied[Kind.VIRTUAL_SERVER]:
-            if _is_open(key, applied):
+            if is_open(key, applied):
                 return _ACCEPTED_ALREADY
             if bound_entry(key.address)[1] in applied[Kind.BOUND_ENTRY]:
                 return _AFTER_SERVERS  # it is closed: clients shall meet nobody who is to leave
@@ -198,7 +198,7 @@ def _is_orphan(entry: SetEntry, applied: State, gone: Container[Key]) -> bool:
     return server not in applied[Kind.VIRTUAL_SERVER] or (server in gone and entry.address not in applied[Kind.ADDRESS])
 
 
-def _is_open(key: VirtualServerKey, applied: State) -> bool:
+def is_open(key: VirtualServerKey, applied: State) -> bool:
     """Whether some accept entry lets clients in to a frontend."""
     return any(entry in applied[Kind.ACCEPT_ENTRY] for entry in accept_entries(key))
 
@@ -255,16 +255,13 @@ def bound_entry(address: PackedAddr) -> ObjectId:
     return Kind.BOUND_ENTRY, SetEntry(set_name(SET_IPVS_IPS, family_of(address)), address)
 
 
-def must_be_gone(
-    operation: Operation, accept_sets: dict[Family, tuple[str, ...]], is_bound: IsBound
-) -> tuple[ObjectId, ...]:
+def must_be_gone(operation: Operation, is_bound: IsBound) -> tuple[ObjectId, ...]:
     """Objects that must have left before an operation that deletes may be sent: the outside goes first."""
     key = operation.key
     if operation.verb is not Verb.DELETE:
         return ()
     if operation.kind is Kind.VIRTUAL_SERVER and isinstance(key, VirtualServerKey) and is_bound(key.address):
-        names = accept_sets[family_of(key.address)]
-        return tuple((Kind.ACCEPT_ENTRY, SetEntry(name, key.address, key.protocol, key.port)) for name in names)
+        return tuple((Kind.ACCEPT_ENTRY, entry) for entry in accept_entries(key))
     if operation.kind is Kind.BOUND_ENTRY and isinstance(key, SetEntry):
         return ((Kind.ADDRESS, PackedAddr(key.address)),)
     return ()

@@ -36,8 +36,7 @@ EXCEPTIONS = frozenset(
         *(set_name(base, family) for base in (SET_LOAD_BALANCER_LOCAL, SET_EXTERNAL_IP_LOCAL) for family in Family),
     }
 )
-
-
+# What is in these has to do with whether it is.
 MASQUERADE_SETS = EXCEPTIONS | frozenset(
     {
         *NODE_PORTS_LOCAL.values(),

@@ -32,7 +32,16 @@ from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
 from ipvsproxy.plan.masquerading import Failing, unmasks
-from ipvsproxy.plan.order import accepted_by, must_be_gone, must_stand, ordered, serving, still_guards, still_opens
+from ipvsproxy.plan.order import (
+    accepted_by,
+    is_open,
+    must_be_gone,
+    must_stand,
+    ordered,
+    serving,
+    still_guards,
+    still_opens,
+)
 from ipvsproxy.plan.ownership import tells, told_by
 from ipvsproxy.plan.snat import EXCEPTIONS
 from ipvsproxy.sync.lingering import Lingering
@@ -60,7 +69,6 @@ class Applier:
         self._kernel = kernel
         self._mirror = mirror
         self._wanted = wanted
-        self._accept_sets = mode.accept_sets
         self._guard_sets = mode.guard_sets
         self._refused_now: set[ObjectId] = set()
         self._has_eased = False  # something that others may wait for has been taken since they were last tried
@@ -134,7 +142,6 @@ class Applier:
 
         An interface had them: bound, they would show the host's own port (K31).
         """
-        applied = self._mirror.applied
         keys = {
             accepted_by(key) if isinstance(key, SetEntry) else key
             for kind, key in (*self.refused, *self.waiting)
@@ -144,8 +151,7 @@ class Applier:
             key.address
             for key in keys
             if isinstance(key, VirtualServerKey) and not self._mirror.has_seen(key)
-            for name in self._accept_sets[family_of(key.address)]
-            if SetEntry(name, key.address, key.protocol, key.port) in applied[Kind.ACCEPT_ENTRY]
+            if is_open(key, self._mirror.applied)
         }
 
     def _close(self, phase: Sequence[Operation]) -> None:
@@ -250,7 +256,7 @@ class Applier:
         """Whether it may be sent now, else it waits. `left_over`: what is refused to go, and must be known as ours."""
         applied = self._mirror.applied
         if operation.verb is Verb.DELETE:
-            stays_for = must_be_gone(operation, self._accept_sets, self._is_bound)
+            stays_for = must_be_gone(operation, self._is_bound)
             ready = (
                 not any(key in applied[kind] for kind, key in stays_for)
                 and not still_guards(operation, self._wanted.get, applied)

@@ -64,7 +64,6 @@ class IpvsMode:
     """Plans for IPVS."""
 
     name = "ipvs"
-    accept_sets = sets.ACCEPT_SETS
     guard_sets = sets.GUARD_SETS
 
     def __init__(self, options: IpvsOptions) -> None:

@@ -109,10 +109,6 @@ SETS: tuple[SetRow, ...] = (
 COMMENTS = {row.base: row.comment for row in SETS}
 ENTRY_KINDS = {row.base: row.entry_kind for row in SETS}
 ENTRY_KIND_BY_NAME = {set_name(row.base, family): row.entry_kind for row in SETS for family in Family}
-ACCEPT_SETS = {
-    family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.ACCEPT_ENTRY)
-    for family in Family
-}
 GUARD_SETS = {
     family: tuple(set_name(row.base, family) for row in SETS if row.entry_kind is Kind.GUARD_ENTRY) for family in Family
 }

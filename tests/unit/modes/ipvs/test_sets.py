@@ -8,6 +8,8 @@ from ipvsproxy.model.enums import Family
 from ipvsproxy.model.kernel_objects import Kind, SetSpec
 from ipvsproxy.model.names import set_name
 from ipvsproxy.modes.ipvs import sets
+from ipvsproxy.plan.order import accept_entries
+from tests.builders import vs_key
 
 # IPv4 name without KUBE-, IPv6 name without KUBE-6-, type, comment. Source: kubernetes v1.37.2 pkg/proxy/ipvs.
 TABLE = """\
@@ -77,7 +79,8 @@ def test_a_set_is_created_with_kube_proxys_options_so_that_either_can_take_over(
 def test_the_sets_that_the_filter_lets_pass_hold_accept_entries_and_no_other_set_does():
     accepting = {"KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL", "KUBE-LOAD-BALANCER"}
     assert {row.base for row in sets.SETS if row.entry_kind is Kind.ACCEPT_ENTRY} == accepting
-    assert set(sets.ACCEPT_SETS[Family.IPV6]) == {set_name(base, Family.IPV6) for base in accepting}
+    entries = accept_entries(vs_key("fd00::1", 80))
+    assert {entry.set_name for entry in entries} == {set_name(base, Family.IPV6) for base in accepting}
 
 
 def test_only_the_set_of_bound_addresses_holds_closing_entries():
