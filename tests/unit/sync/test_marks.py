@@ -232,10 +232,7 @@ def test_k24_where_the_kernel_refuses_what_masquerades_who_needs_it_waits(name, 
     node.sync(wanted)
     assert node.reconciler.figures.refused
     witness.check_masquerading(after=right.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 ACCEPTING = {("external IP", "Cluster"): "KUBE-EXTERNAL-IP", ("external IP", "Local"): "KUBE-EXTERNAL-IP-LOCAL"} | {
@@ -257,11 +254,8 @@ def test_k34_who_comes_in_by_another_set_still_does_while_the_new_entry_is_refus
     node.sync(wanted)
     witness.check_masquerading(after=right.fake.state)
     assert vs_key(VIP, 80) in served(node.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
     witness.check()
-    assert node.fake.state == right.fake.state
 
 
 AT_NODE = (addr(NODE), 6, 30080)
@@ -319,10 +313,7 @@ def test_k24_where_the_kernel_refuses_a_part_of_a_change_between_kinds_of_addres
     node.sync(wanted)
     assert node.reconciler.figures.refused
     witness.check_masquerading(after=right.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 @pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
@@ -336,10 +327,7 @@ def test_k24_masquerading_outlives_an_exception_that_is_refused_to_go_with_its_f
     witness = Witness(node.fake, {*map(addr, host)})
     node.sync(cluster(OTHER))
     witness.check_masquerading(after=right.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 @pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
@@ -372,10 +360,7 @@ def test_k24_no_frontend_opens_beside_an_exception_that_a_former_one_left_behind
     node.sync(wanted)
     node.pass_time(60)
     witness.check_masquerading(after=right.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 def test_k24_nobody_waits_at_a_node_port_of_policy_local_for_what_would_not_masquerade_it_either():
@@ -400,10 +385,7 @@ def test_k24_so_it_is_at_a_new_port_of_an_address_that_goes_over_to_an_interface
     node.has(VIP)
     node.sync(wanted)
     witness.check_masquerading(after=right.fake.state)
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP", "node port of TCP"])
@@ -534,6 +516,14 @@ def test_k48_what_tells_of_a_node_port_on_an_address_that_the_node_loses_stays_w
     assert node.fake.state == right.fake.state
 
 
+def settles(node: Node, witness: Witness, right: Node) -> None:
+    """Once the kernel refuses nothing more, it becomes as if it never had, and on the way there all are masqueraded."""
+    node.fake.faults = {}
+    node.pass_time(60)
+    witness.check_masquerading(after=right.fake.state)
+    assert node.fake.state == right.fake.state
+
+
 def wake(node: Node) -> None:
     """One sync, and more only when it asks to be woken."""
     result = node.reconciler.sync()
@@ -556,10 +546,7 @@ def test_k24_an_entry_of_the_node_that_tells_node_ports_is_waited_for_too():
     node.sync(wanted)
     witness.check_masquerading(after=right.fake.state)
     assert node.reconciler.figures.refused == {Kind.SUPPORT_ENTRY: 1}
-    node.fake.faults = {}
-    node.pass_time(60)
-    witness.check_masquerading(after=right.fake.state)
-    assert node.fake.state == right.fake.state
+    settles(node, witness, right)
 
 
 @pytest.mark.parametrize("name", FRONTENDS)
