@@ -132,7 +132,8 @@ def recordings(plane: ControlPlane) -> list[Recorded]:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     kubeconfig = plane.write_kubeconfig(OUT / "kubeconfig", {"token": ADMIN_TOKEN}, HOST_FROM_VM)
-    recorder = f"exec {sys.executable} -m tests.lab.recorder {programs.find_kube_proxy()} {OUT}"
+    program = programs.find_program("kube-proxy")
+    recorder = f"exec {sys.executable} -m tests.lab.recorder {program} {OUT}"
     script = f"printf '{ADDRESSES}' | ip -batch - && {recorder}"
     codes: list[int] = []
 

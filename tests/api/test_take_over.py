@@ -71,7 +71,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]
     with running(tmp_path_factory.mktemp("plane"), service_cluster_ip_range=NETWORKS) as plane:
         make(plane)
         kubeconfig = plane.write_kubeconfig(OUT / "kubeconfig", {"token": ADMIN_TOKEN}, HOST_FROM_VM)
-        program = [sys.executable, "-m", "tests.lab.take_over", str(programs.find_kube_proxy())]
+        program = [sys.executable, "-m", "tests.lab.take_over", str(programs.find_program("kube-proxy"))]
         argv = [*program, str(kubeconfig), str(OUT / "result.json")]
         assert machine.run(argv, OUT, shape=machine.Shape(network=True), timeout_s=MACHINE_S) == 0
         yield json.loads((OUT / "result.json").read_text())

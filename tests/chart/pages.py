@@ -26,7 +26,8 @@ class Terminal:
         target = f'case "$3" in logs|exec) exec {found.kubectl} get "$4" --namespace "$2" ;; esac'
         self.put("kubectl", f'{target}\nexec {found.kubectl} "$@"')
         here = f"--kubeconfig={plane.kubeconfig} --apiserver-bind-port={plane.port}"
-        self.put("kubeadm", f'exec {programs.find_kubeadm()} "$@" {here} --kubernetes-version=v{programs.VERSION}')
+        kubeadm = programs.find_program("kubeadm")
+        self.put("kubeadm", f'exec {kubeadm} "$@" {here} --kubernetes-version=v{programs.VERSION}')
         self._environment = {"PATH": f"{tools}:{os.defpath}", "HOME": str(tools), "KUBECONFIG": str(plane.kubeconfig)}
 
     def put(self, name: str, script: str) -> None:

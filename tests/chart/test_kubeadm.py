@@ -27,7 +27,8 @@ MADE = "kube-proxy:v"
 def said(folder: Path, command: str) -> str:
     """What kubeadm says that it would do."""
     words = f"{command} --dry-run --ignore-preflight-errors=all"
-    path = f"{programs.find_kubeadm().parent}:{os.defpath}"
+    kubeadm = programs.find_program("kubeadm")
+    path = f"{kubeadm.parent}:{os.defpath}"
     environment = {"PATH": path, "HOME": str(folder), "KUBEADM_INIT_DRYRUN_DIR": str(folder)}
     done = subprocess.run(["sh", "-c", words], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -43,7 +44,7 @@ def test_an_edited_configuration_of_kubeadm_leaves_kube_proxy_away(cluster: Cont
     file = tmp_path / "cluster.yaml"
     file.write_text(f"apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v{VERSION}\n")
     words = ["init", "phase", "upload-config", "kubeadm", f"--config={file}", f"--kubeconfig={cluster.kubeconfig}"]
-    subprocess.run([programs.find_kubeadm(), *words], check=True, capture_output=True)
+    subprocess.run([programs.find_program("kubeadm"), *words], check=True, capture_output=True)
     (tools := tmp_path / "tools").mkdir()
     terminal = Terminal(cluster, "helm4", tools)
     terminal.put("editor", "exec sed --in-place 's/proxy: {}/proxy: {disabled: true}/' \"$1\"")
@@ -62,8 +63,8 @@ def test_an_edited_configuration_of_kubeadm_leaves_kube_proxy_away(cluster: Cont
 
 
 def test_the_daemon_set_of_the_tests_is_the_one_that_kubeadm_makes(tmp_path: Path):
-    command = [programs.find_kubeadm(), "init", "phase", "addon", "kube-proxy", f"--kubernetes-version={VERSION}"]
-    command.append("--print-manifest")
+    command = [programs.find_program("kubeadm"), "init", "phase", "addon", "kube-proxy"]
+    command += [f"--kubernetes-version={VERSION}", "--print-manifest"]
     done = subprocess.run(command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True)
     (made,) = (item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "DaemonSet")
     theirs, ours = (item["spec"]["template"]["spec"] for item in (made, kube_proxy()))

@@ -76,7 +76,7 @@ def node() -> Iterator[Node]:
     """The VM; in its image is kube-proxy, too, which wants the sysctls of these modules at once."""
     with running() as node:
         node.call("look", argv=["modprobe", "-a", "ip_vs", "nf_conntrack"])
-        node.call("add_to_image", program=str(programs.find_kube_proxy()))
+        node.call("add_to_image", program=str(programs.find_program("kube-proxy")))
         yield node
 
 

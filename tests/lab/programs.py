@@ -88,32 +88,18 @@ def find_controllers() -> Controllers:
     return found
 
 
-def find_kube_proxy() -> Path:
-    """kube-proxy as it is there. Raises LabError."""
-    found = _own_folder() / "kube-proxy"
-    if not found.exists():
-        raise LabError(f"no {found}. Run: python tests/lab/stages.py api-long")
-    return found
-
-
-def make_kube_proxy() -> Path:
-    """kube-proxy, made first if it is not there. Raises LabError."""
-    _make_all(("kube-proxy",), _own_folder())
-    return find_kube_proxy()
-
-
-def find_kubeadm() -> Path:
-    """kubeadm as it is there. Raises LabError."""
-    found = _own_folder() / "kubeadm"
+def find_program(name: str) -> Path:
+    """kube-proxy or kubeadm as it is there. Raises LabError."""
+    found = _own_folder() / name
     if not found.exists():
         raise LabError(f"no {found}. Run: make chart")
     return found
 
 
-def make_kubeadm() -> Path:
-    """kubeadm, made first if it is not there. Raises LabError."""
-    _make_all(("kubeadm",), _own_folder())
-    return find_kubeadm()
+def make_program(name: str) -> Path:
+    """The same, made first if it is not there. Raises LabError."""
+    _make_all((name,), _own_folder())
+    return find_program(name)
 
 
 def _own_folder() -> Path:

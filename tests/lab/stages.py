@@ -57,14 +57,14 @@ def make_for_chart() -> None:
     image.make()
     programs.make()
     programs.make_controllers()
-    programs.make_kube_proxy()
-    programs.make_kubeadm()
+    programs.make_program("kube-proxy")
+    programs.make_program("kubeadm")
 
 
 def make_for_take_over() -> None:
     """A control plane, and the real kube-proxy. Raises LabError."""
     programs.make()
-    programs.make_kube_proxy()
+    programs.make_program("kube-proxy")
 
 
 STAGES = {
