@@ -68,9 +68,10 @@ class Node:
 
 
 def events_about(plane: ControlPlane, name: str) -> list[dict[str, Any]]:
-    """All Events on an object of this name."""
+    """All Events of ours on an object of this name: the API server tells of new Services too, when it is slow."""
     selector = f"--field-selector=regarding.name={name}"
-    return json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
+    told = json.loads(plane.kubectl("get", "events.events.k8s.io", "-o", "json", selector))["items"]
+    return [event for event in told if event.get("reportingController") == "ipvsproxy"]
 
 
 @contextlib.contextmanager
