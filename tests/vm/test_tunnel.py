@@ -13,7 +13,7 @@ from ipvsproxy.config.command_line import ExitCode
 from tests.clusters import Svc
 from tests.lab.hosts import NODE_ADDRESSES, REMOTE_ADDRESSES, Cluster
 from tests.lab.traffic import ask
-from tests.vm.foreign import VERSIONS, foreign_rules, packets
+from tests.vm.foreign import VERSIONS, counted, foreign_rules, packets
 from tests.vm.nodes import proxy_on, small_cluster
 from tests.vm.places import B1, every_family, every_transport, ready
 
@@ -81,7 +81,10 @@ def test_k05_outer_packets_of_masqueraded_traffic_leave_unmarked(place, client, 
     with foreign_rules(place.node, 4, outer("--mark 0x0", "clean"), outer("! --mark 0x0", "marked")):
         for _ in range(2):
             assert ask(place[client], addresses[family], port, transport).client == ENDS[0][family]
-        assert packets(place.node, 4, "mangle", "comment marked") == 0
+        marked = packets(place.node, 4, "mangle", "comment marked")
+        assert marked == 0, "\n".join(
+            counted(place.node, version, "mangle", "nat") for version in sorted({4, VERSIONS[family]})
+        )
         assert packets(place.node, 4, "mangle", "comment clean") > 0
 
 
