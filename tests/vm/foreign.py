@@ -48,8 +48,3 @@ def packets(host: Namespace, version: int, table: str, pattern: str, *, backend:
     found = [int(count) for count, rule in _COUNTED.findall(text) if re.search(pattern, rule)]
     assert found, f"no rule of {table} matches {pattern!r}:\n{text}"
     return sum(found)
-
-
-def counted(host: Namespace, version: int, *tables: str, backend: str = "legacy") -> str:
-    """What all rules of these tables have met, for an assertion that fails once in a thousand times."""
-    return "\n".join(host.run(f"{PROGRAMS[version]}-{backend}-save", "-c", "-t", table) for table in tables)

@@ -13,7 +13,7 @@ from ipvsproxy.config.command_line import ExitCode
 from tests.clusters import Svc
 from tests.lab.hosts import NODE_ADDRESSES, REMOTE_ADDRESSES, Cluster
 from tests.lab.traffic import ask
-from tests.vm.foreign import VERSIONS, counted, foreign_rules, packets
+from tests.vm.foreign import VERSIONS, foreign_rules, packets
 from tests.vm.nodes import proxy_on, small_cluster
 from tests.vm.places import B1, every_family, every_transport, ready
 
@@ -26,6 +26,7 @@ FAR = Svc(
     ingress=(("203.0.113.10", "VIP"), ("2001:db8:113::10", "VIP")),
 )
 LOAD_BALANCER = tuple(ip for ip, _ in FAR.ingress)
+OUR_MARK = "0x4000/0x4000"
 FOREIGN_MARK = "0x20000000"
 ENDS = (("10.244.255.1", "2001:db8:244:ff::1"), ("10.244.255.2", "2001:db8:244:ff::2"))
 """The addresses of the tunnel's ends, here and there."""
@@ -78,20 +79,18 @@ def outer(mark: str, name: str) -> str:
 )
 def test_k05_outer_packets_of_masqueraded_traffic_leave_unmarked(place, client, to, transport, family):
     addresses, port = to
-    with foreign_rules(place.node, 4, outer("--mark 0x0", "clean"), outer("! --mark 0x0", "marked")):
+    # Any mark but ours may be there: Linux keeps the tailroom of MLD reports in the same word, linux/skbuff.h.
+    with foreign_rules(place.node, 4, outer(f"! --mark {OUR_MARK}", "clean"), outer(f"--mark {OUR_MARK}", "marked")):
         for _ in range(2):
             assert ask(place[client], addresses[family], port, transport).client == ENDS[0][family]
-        marked = packets(place.node, 4, "mangle", "comment marked")
-        assert marked == 0, "\n".join(
-            counted(place.node, version, "mangle", "nat") for version in sorted({4, VERSIONS[family]})
-        )
+        assert packets(place.node, 4, "mangle", "comment marked") == 0
         assert packets(place.node, 4, "mangle", "comment clean") > 0
 
 
 @every_family
 def test_k54_a_foreign_mark_of_masqueraded_traffic_is_still_there_when_ours_is_cleared(place, family):
     put = f"mangle PREROUTING -p tcp -m tcp --dport 80 -j MARK --set-xmark {FOREIGN_MARK}/{FOREIGN_MARK}"
-    counted = (outer(f"--mark {FOREIGN_MARK}", "theirs"), outer("--mark 0x4000/0x4000", "ours"))
+    counted = (outer(f"--mark {FOREIGN_MARK}", "theirs"), outer(f"--mark {OUR_MARK}", "ours"))
     with foreign_rules(place.node, VERSIONS[family], put), foreign_rules(place.node, 4, *counted):
         assert ask(place["outside"], LOAD_BALANCER[family], 80).client == ENDS[0][family]
         assert packets(place.node, 4, "mangle", "comment theirs") > 0
