@@ -2,7 +2,8 @@
 
 By the order of changes (order.py, changeover.py) an endpoint of another node serves only while its clients are
 masqueraded, or it would answer them itself. What is refused drops out of that order. Then the frontend stays as it is
-until that is taken: no real server is added to it, and its masquerading does not end.
+until that is taken: no real server is added to it, and its masquerading does not end. Where it is closed instead, and
+an interface then gets its address, which may not be closed (K32), it serves nobody until that is taken.
 
 Nothing waits for itself: real servers wait for entries, entries that have clients masqueraded for others that do and
 for real servers that leave, and what leaves, or only stands in the way of masquerading, for nothing of these.
@@ -36,11 +37,9 @@ class Failing(NamedTuple):
         return ref[1] in self.applied[ref[0]]
 
     def to_leave(self, key: VirtualServerKey) -> bool:
-        """Whether a real server that is not wanted serves, since its leaving is refused."""
+        """Whether a real server serves that is not wanted to."""
         ref = (Kind.REAL_SERVER, key)
-        return self.is_refused(ref) and bool(
-            serving(key, self.applied[Kind.REAL_SERVER].get(key)) - serving(key, self.wanted(ref))
-        )
+        return bool(serving(key, self.applied[Kind.REAL_SERVER].get(key)) - serving(key, self.wanted(ref)))
 
 
 def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collection[PackedAddr] = ()) -> bool:
@@ -56,6 +55,15 @@ def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collect
             )
         case _:
             return False
+
+
+def relies_on_closing(key: VirtualServerKey, failing: Failing) -> bool:
+    """Whether its closed address alone keeps clients from being led unmasqueraded to who needs it, or is to leave."""
+    return (
+        not _lets_in(key, failing)
+        and not is_masqueraded(key, failing.stands)
+        and (failing.to_leave(key) or is_masqueraded(key, failing.is_wanted))
+    )
 
 
 def _lacks(key: VirtualServerKey, failing: Failing) -> bool:
@@ -91,7 +99,11 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
 
 def _is_closed(key: VirtualServerKey, failing: Failing) -> bool:
     """Whether nobody comes in: the address is closed to all that no accept entry lets in, and none stands."""
-    return failing.is_wanted((Kind.ADDRESS, key.address)) and not any(map(failing.stands, _accepting(key)))
+    return failing.is_wanted((Kind.ADDRESS, key.address)) and not _lets_in(key, failing)
+
+
+def _lets_in(key: VirtualServerKey, failing: Failing) -> bool:
+    return any(map(failing.stands, _accepting(key)))
 
 
 def _accepting(key: VirtualServerKey) -> list[ObjectId]:

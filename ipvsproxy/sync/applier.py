@@ -31,7 +31,7 @@ from ipvsproxy.modes.base import Mode
 from ipvsproxy.plan.desired import FIXED
 from ipvsproxy.plan.diff import acknowledge, diff
 from ipvsproxy.plan.flows import redirected
-from ipvsproxy.plan.masquerading import Failing, unmasks
+from ipvsproxy.plan.masquerading import Failing, relies_on_closing, unmasks
 from ipvsproxy.plan.order import (
     accepted_by,
     is_open,
@@ -91,6 +91,7 @@ class Applier:
         else:
             operations = [operation for operation in operations if operation.verb is not Verb.DELETE]
         for phase in ordered(operations, self._mirror.applied, self._is_bound, self._wanted.host.addresses):
+            self._quiesce(phase)
             self._send(phase)
             self._close(phase)
         for ref in refs:
@@ -154,6 +155,25 @@ class Applier:
             if is_open(key, self._mirror.applied)
         }
 
+    def _quiesce(self, phase: Sequence[Operation]) -> None:
+        """Where this phase opens an address, for an interface has it, let no client in who would come unmasqueraded."""
+        if phase[0].kind is not Kind.BOUND_ENTRY or phase[0].verb is not Verb.DELETE:
+            return
+        host = self._wanted.host
+        opened = {operation.key.address for operation in phase if isinstance(operation.key, SetEntry)} & host.addresses
+        if not opened:
+            return
+        keys = {
+            key
+            for _, each in (*self.refused, *self.waiting)
+            for key in (told_by(each, host.node_port_addresses) if isinstance(each, SetEntry) else (each,))
+            if isinstance(key, VirtualServerKey) and key.address in opened
+        }
+        failing = self._failing()
+        for key in sorted(keys):
+            if serving(key, self._mirror.applied[Kind.REAL_SERVER].get(key)) and relies_on_closing(key, failing):
+                self._take_weight_away(key)
+
     def _close(self, phase: Sequence[Operation]) -> None:
         """Where an entry that closes something was refused in this phase, take back what it leaves open."""
         kind, verb = phase[0].kind, phase[0].verb
@@ -200,15 +220,15 @@ class Applier:
         ]
 
     def _take_weight_away(self, key: VirtualServerKey) -> None:
-        """Let nobody new in until the guard is there; who is connected stays. Weights come back with the guard."""
+        """Let nobody new in until what is refused is there; who is connected stays. Weights come back with it."""
         records = sorted(serving(key, self._mirror.applied[Kind.REAL_SERVER][key]))
         self._send([Operation(Verb.EDIT, Kind.REAL_SERVER, key, drained(record)) for record in records])
         self.waiting[Kind.REAL_SERVER, key] = None
         log.warning(
             "virtual_server_closed",
             virtual_server=str(key),
-            reason="its entry in a set that keeps clients out is refused, without which all would come in",
-            effect="it serves no new client until the entry is taken",
+            reason="what the kernel refuses would keep clients out of it, or have them masqueraded",
+            effect="it serves no new client until that is taken",
         )
 
     def _send_batch(self, operations: Sequence[Operation]) -> list[Operation]:
@@ -301,8 +321,10 @@ class Applier:
         """Whether clients would come unmasqueraded for it since something else is refused."""
         if not self.refused and not self.waiting:
             return False
-        failing = Failing(self._wanted.get, self._mirror.applied, self._fails)
-        return unmasks(operation, failing, self._wanted.host.node_port_addresses)
+        return unmasks(operation, self._failing(), self._wanted.host.node_port_addresses)
+
+    def _failing(self) -> Failing:
+        return Failing(self._wanted.get, self._mirror.applied, self._fails)
 
     def _fails(self, ref: ObjectId) -> bool:
         return ref in self.refused or ref in self.waiting

@@ -347,6 +347,21 @@ def test_k24_so_it_does_a_load_balancers_where_the_address_is_an_external_ip_too
     assert node.fake.state == right.fake.state
 
 
+def test_k24_so_it_does_one_that_is_wanted_again_until_who_needs_it_has_left():
+    node, right = Node(host=(NODE,)), Node(host=(NODE,))
+    local = cluster(OTHER, at_one_address("load balancer", "Local", "TCP"))
+    node.sync(local)
+    entry = SetEntry("KUBE-LOAD-BALANCER-LOCAL", *AT_NODE)
+    node.fake.faults = {(Verb.DELETE, Kind.SUPPORT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, at_one_address("node port", "Cluster", "TCP")))
+    right.sync(local)
+    witness = Witness(node.fake, {addr(NODE)})
+    node.tell(local)
+    wake(node)
+    witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
+
+
 @pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
 def test_k24_no_frontend_opens_beside_an_exception_that_a_former_one_left_behind_since_it_is_refused_to_go(host):
     node, right = Node(host=host), Node(host=host)
@@ -478,6 +493,54 @@ def test_k48_and_where_its_address_was_bound_what_closed_that_stays(name):
     node.fake.faults = {}
     again.pass_time(60)
     assert node.fake.state == owner.fake.state
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+def test_k24_what_was_refused_to_go_serves_nobody_once_an_interface_opens_its_address(name, policy):
+    node, right = Node(), Node(host=(VIP,))
+    node.sync(cluster(OTHER, with_policy(FRONTENDS[name], policy)))
+    right.sync(cluster(OTHER))
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, vs_key(VIP, 80)): errno.ENOMEM}
+    node.sync(cluster(OTHER))
+    witness = Witness(node.fake, {addr(VIP)})
+    node.has(VIP)
+    node.sync()
+    assert vs_key(VIP, 80) not in served(node.fake.state, {addr(VIP)})
+    witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k24_what_is_closed_for_a_refusal_serves_nobody_until_it_is_taken_though_an_interface_opens_its_address(name):
+    node, right = Node(), Node(host=(VIP,))
+    wanted = cluster(OTHER, FRONTENDS[name])
+    right.sync(wanted)
+    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(wanted)
+    witness = Witness(node.fake, {addr(VIP)})
+    node.has(VIP)
+    node.sync()
+    assert vs_key(VIP, 80) not in served(node.fake.state, {addr(VIP)})
+    witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
+    assert vs_key(VIP, 80) in served(node.fake.state, {addr(VIP)})
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k24_so_it_is_where_it_becomes_one_of_policy_local_in_that_very_moment(name):
+    node, right = Node(), Node(host=(VIP,))
+    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, with_policy(FRONTENDS[name], "Cluster")))
+    wanted = cluster(OTHER, with_policy(FRONTENDS[name], "Local"))
+    right.sync(wanted)
+    witness = Witness(node.fake, {addr(VIP)})
+    node.has(VIP)
+    node.sync(wanted)
+    witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
 
 
 def test_k24_who_is_to_leave_has_left_when_a_frontend_opens_that_was_closed_for_a_refusal():
