@@ -156,23 +156,23 @@ class Applier:
         }
 
     def _quiesce(self, phase: Sequence[Operation]) -> None:
-        """Where this phase opens an address, for an interface has it, let no client in who would come unmasqueraded."""
+        """Where this phase opens an address, for an interface has it, let no client in who would come unmasqueraded.
+
+        Why what would masquerade him is not there does not matter: after a restart nothing is known to be refused.
+        """
         if phase[0].kind is not Kind.BOUND_ENTRY or phase[0].verb is not Verb.DELETE:
             return
-        host = self._wanted.host
-        opened = {operation.key.address for operation in phase if isinstance(operation.key, SetEntry)} & host.addresses
+        closed = {operation.key.address for operation in phase if isinstance(operation.key, SetEntry)}
+        opened = closed & self._wanted.host.addresses
         if not opened:
             return
-        keys = {
-            key
-            for _, each in (*self.refused, *self.waiting)
-            for key in (told_by(each, host.node_port_addresses) if isinstance(each, SetEntry) else (each,))
-            if isinstance(key, VirtualServerKey) and key.address in opened
-        }
         failing = self._failing()
-        for key in sorted(keys):
-            if serving(key, self._mirror.applied[Kind.REAL_SERVER].get(key)) and relies_on_closing(key, failing):
+        for key, settings in [*self._mirror.applied[Kind.REAL_SERVER].items()]:
+            if not isinstance(key, VirtualServerKey) or key.address not in opened:
+                continue
+            if serving(key, settings) and relies_on_closing(key, failing):
                 self._take_weight_away(key)
+                self._has_eased = True  # what it lacks may come in this very sync
 
     def _close(self, phase: Sequence[Operation]) -> None:
         """Where an entry that closes something was refused in this phase, take back what it leaves open."""

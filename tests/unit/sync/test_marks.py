@@ -10,7 +10,7 @@ import pytest
 
 from ipvsproxy.model.enums import Protocol
 from ipvsproxy.model.kernel_objects import Kind, SetEntry, Verb
-from tests.builders import addr, vs_key
+from tests.builders import FakeClock, addr, vs_key
 from tests.clusters import Node, Svc, cluster
 from tests.witness import Witness, is_masqueraded, served
 
@@ -526,6 +526,39 @@ def test_k24_what_is_closed_for_a_refusal_serves_nobody_until_it_is_taken_though
     witness.check_masquerading(after=right.fake.state)
     settles(node, witness, right)
     assert vs_key(VIP, 80) in served(node.fake.state, {addr(VIP)})
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k24_so_it_is_where_the_interface_gets_its_address_while_no_proxy_runs(name):
+    node, right = Node(), Node(host=(VIP,))
+    wanted = cluster(OTHER, FRONTENDS[name])
+    right.sync(wanted)
+    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(wanted)
+    witness = Witness(node.fake, {addr(VIP)})
+    again = Node(node.fake, host=(VIP,))
+    again.sync(wanted)
+    assert vs_key(VIP, 80) not in served(node.fake.state, {addr(VIP)})
+    witness.check_masquerading(after=right.fake.state)
+    settles(again, witness, right)
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k24_and_where_the_proxy_ended_before_it_was_taken_it_serves_at_once_when_that_is(name):
+    node, right = Node(), Node(host=(VIP,))
+    wanted = cluster(OTHER, FRONTENDS[name])
+    node.sync(wanted)
+    right.sync(wanted)
+    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
+    del node.fake.state[Kind.ACCEPT_ENTRY][entry]
+    witness = Witness(node.fake, {addr(VIP)})
+    again = Node(node.fake, host=(VIP,))
+    again.tell(wanted)
+    wake(again)
+    witness.check_masquerading()
+    assert again.clock.now == FakeClock().now
+    assert node.fake.state == right.fake.state
 
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP"])
