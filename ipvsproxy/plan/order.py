@@ -215,6 +215,11 @@ def only_leaves(operation: Operation) -> bool:
     return operation.verb is Verb.EDIT and isinstance(record, bytes) and real_servers.is_drained(record)
 
 
+def leaves(operation: Operation) -> bool:
+    """Whether an operation on a real server takes it away, or its weight."""
+    return operation.verb is Verb.DELETE or only_leaves(operation)
+
+
 def must_stand(operation: Operation, is_bound: IsBound, guards: Guards) -> tuple[ObjectId, ...]:
     """Objects without which an operation that adds must not be sent, since it would open what should be closed.
 

@@ -35,6 +35,7 @@ from ipvsproxy.plan.masquerading import Failing, relies_on_closing, unmasks
 from ipvsproxy.plan.order import (
     accepted_by,
     is_open,
+    leaves,
     must_be_gone,
     must_stand,
     ordered,
@@ -71,7 +72,7 @@ class Applier:
         self._wanted = wanted
         self._guard_sets = mode.guard_sets
         self._refused_now: set[ObjectId] = set()
-        self._has_eased = False  # something that others may wait for has been taken since they were last tried
+        self._has_eased = False  # something that others may wait for has been taken, or has left, since they were tried
 
     @property
     def next_due(self) -> float | None:
@@ -172,7 +173,6 @@ class Applier:
                 continue
             if serving(key, settings) and relies_on_closing(key, failing):
                 self._take_weight_away(key)
-                self._has_eased = True  # what it lacks may come in this very sync
 
     def _close(self, phase: Sequence[Operation]) -> None:
         """Where an entry that closes something was refused in this phase, take back what it leaves open."""
@@ -260,6 +260,8 @@ class Applier:
                 case Outcome.REFUSED:
                     self._refuse(operation, number)
         acknowledge(self._mirror.applied, done)
+        # Entries may wait for a real server to leave (plan/masquerading.py), in the very sync in which it does.
+        self._has_eased |= operations[0].kind is Kind.REAL_SERVER and any(map(leaves, done))
         self._note_redirected(done)
         self.carried_out += len(done)
         self.tally.batches.append(len(operations))

@@ -217,6 +217,7 @@ REFUSALS = {  # what there is before, what after, and what of it is refused, wha
     },
 }
 OTHER = Svc("o", ("10.96.0.29",))
+UNRELATED = Svc("u", ("10.96.0.28",))
 
 
 @pytest.mark.parametrize("host", [pytest.param((), id="bound"), pytest.param((VIP,), id="of an interface")])
@@ -359,6 +360,26 @@ def test_k24_so_it_does_one_that_is_wanted_again_until_who_needs_it_has_left():
     node.tell(local)
     wake(node)
     witness.check_masquerading(after=right.fake.state)
+    settles(node, witness, right)
+
+
+@pytest.mark.parametrize("name", ["load balancer", "external IP"])
+def test_k34_what_waits_until_somebody_has_left_waits_no_longer_whatever_else_is_refused(name):
+    """What is refused for long is tried once a minute: a frontend that has nothing to do with it must not wait so."""
+    node, right = Node(host=(NODE,)), Node()
+    wanted = cluster(OTHER, at_one_address(name, "Local", "TCP"))
+    right.sync(wanted)
+    node.sync(cluster(OTHER, UNRELATED, at_one_address("node port", "Local", "TCP")))
+    node.fake.faults = {(Verb.DELETE, Kind.VIRTUAL_SERVER, vs_key("10.96.0.28", 80)): errno.ENOMEM}
+    node.sync(cluster(OTHER, at_one_address("node port", "Local", "TCP")))
+    node.pass_time(600)
+    witness = Witness(node.fake, lost={addr(NODE)})
+    node.has()
+    node.tell(wanted)
+    result = node.reconciler.sync()
+    while result.retry_at is not None and result.retry_at <= node.clock.now:
+        result = node.reconciler.sync()
+    assert vs_key(NODE, 30080) in served(node.fake.state)
     settles(node, witness, right)
 
 
