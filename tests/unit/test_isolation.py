@@ -37,8 +37,9 @@ def test_another_one_behind_it():
 def test_a_program_that_a_test_calls_leaves_no_log_configuration_behind(tmp_path):
     (tmp_path / "test_two.py").write_text(TWO_TESTS)
     words = ("-p", "tests.conftest", "-p", "no:randomly", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"))
+    own = f"--basetemp={tmp_path / 'own'}"  # in the common one it first deletes what earlier runs left
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *words, str(tmp_path / "test_two.py")],
+        [sys.executable, "-m", "pytest", "-q", own, *words, str(tmp_path / "test_two.py")],
         capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
