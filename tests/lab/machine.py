@@ -62,7 +62,8 @@ VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")  # Debian 12, 
 # PID 1 of the guest. The first root is the read-only one, where the kernel itself finds modules; the command gets the
 # overlay. `rm /run/netns` because a named namespace is a mount, which virtiofs shows as a plain file that
 # `ip netns` would stumble over. The mark ends the VM, from outside; powering off at once would race with it for the
-# console.
+# console. The cgroup keeps cpusets in use: without, each container switches them on and off, for which Linux patches
+# its page allocator, and an emulated CPU may meet the breakpoint of that when it is gone ("Oops: int3").
 INIT = """#!/bin/bash
 export PATH={path}
 mount -t proc proc /proc
@@ -76,6 +77,8 @@ mount --bind {modules} lib/modules
 mount -t proc proc proc
 mount -t sysfs sys sys
 mount -t cgroup2 cgroup sys/fs/cgroup
+echo +cpuset > sys/fs/cgroup/cgroup.subtree_control
+mkdir sys/fs/cgroup/lab
 mount -t devtmpfs dev dev
 mkdir -p dev/pts dev/shm .{out}
 mount -t devpts devpts dev/pts
