@@ -99,6 +99,10 @@ class Migration:
         """Wait until each has its nodes."""
         eventually(lambda: self.served() == (theirs, ours), LIMIT_S)
 
+    def leaves(self, theirs: set[str]) -> None:
+        """Wait until kube-proxy has these nodes."""
+        eventually(lambda: self.kube_proxies().keys() == theirs, LIMIT_S)
+
     def label(self, *words: str) -> None:
         """Set or take a label of nodes."""
         self.plane.kubectl("label", "nodes", *words)
