@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ipvsproxy.model.addr import PackedAddr
 from ipvsproxy.model.kernel_objects import Kind, ObjectId, Operation, SetEntry, Settings, State, Verb, VirtualServerKey
-from ipvsproxy.plan.order import accept_entries, only_leaves, serving
+from ipvsproxy.plan.order import accept_entries, is_open, is_to_leave, only_leaves
 from ipvsproxy.plan.ownership import told_by
 from ipvsproxy.plan.snat import MASQUERADE_SETS, is_masqueraded
 
@@ -38,8 +38,7 @@ class Failing(NamedTuple):
 
     def to_leave(self, key: VirtualServerKey) -> bool:
         """Whether a real server serves that is not wanted to."""
-        ref = (Kind.REAL_SERVER, key)
-        return bool(serving(key, self.applied[Kind.REAL_SERVER].get(key)) - serving(key, self.wanted(ref)))
+        return is_to_leave(key, self.wanted, self.applied)
 
 
 def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collection[PackedAddr] = ()) -> bool:
@@ -60,7 +59,7 @@ def unmasks(operation: Operation, failing: Failing, node_port_addresses: Collect
 def relies_on_closing(key: VirtualServerKey, failing: Failing) -> bool:
     """Whether its closed address alone keeps clients from being led unmasqueraded to who needs it, or is to leave."""
     return (
-        not _lets_in(key, failing)
+        not is_open(key, failing.applied)
         and not is_masqueraded(key, failing.stands)
         and (failing.to_leave(key) or is_masqueraded(key, failing.is_wanted))
     )
@@ -99,11 +98,7 @@ def _ends(verb: Verb, changed: ObjectId, key: VirtualServerKey, failing: Failing
 
 def _is_closed(key: VirtualServerKey, failing: Failing) -> bool:
     """Whether nobody comes in: the address is closed to all that no accept entry lets in, and none stands."""
-    return failing.is_wanted((Kind.ADDRESS, key.address)) and not _lets_in(key, failing)
-
-
-def _lets_in(key: VirtualServerKey, failing: Failing) -> bool:
-    return any(map(failing.stands, _accepting(key)))
+    return failing.is_wanted((Kind.ADDRESS, key.address)) and not is_open(key, failing.applied)
 
 
 def _accepting(key: VirtualServerKey) -> list[ObjectId]:

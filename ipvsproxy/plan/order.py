@@ -277,7 +277,11 @@ def still_guards(operation: Operation, wanted: Callable[[ObjectId], Settings | N
     entry = operation.key
     if operation.kind is not Kind.GUARD_ENTRY or operation.verb is not Verb.DELETE or not isinstance(entry, SetEntry):
         return False
-    key = accepted_by(entry)
+    return is_to_leave(accepted_by(entry), wanted, applied)
+
+
+def is_to_leave(key: VirtualServerKey, wanted: Callable[[ObjectId], Settings | None], applied: State) -> bool:
+    """Whether a real server serves that is not wanted to."""
     return bool(serving(key, applied[Kind.REAL_SERVER].get(key)) - serving(key, wanted((Kind.REAL_SERVER, key))))
 
 

@@ -415,7 +415,7 @@ def test_k24_so_it_is_at_a_new_port_of_an_address_that_goes_over_to_an_interface
     node.sync(cluster(OTHER, FRONTENDS[name]))
     wanted = cluster(OTHER, msgspec.structs.replace(FRONTENDS[name], ports=((81, "TCP"),)))
     right.sync(wanted)
-    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", addr(VIP), 6, 81)
+    entry = SetEntry(ACCEPTING[name, "Cluster"], addr(VIP), 6, 81)
     node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
     witness = Witness(node.fake, {addr(VIP)})
     node.has(VIP)
@@ -534,12 +534,9 @@ def test_k24_what_was_refused_to_go_serves_nobody_once_an_interface_opens_its_ad
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP"])
 def test_k24_what_is_closed_for_a_refusal_serves_nobody_until_it_is_taken_though_an_interface_opens_its_address(name):
-    node, right = Node(), Node(host=(VIP,))
+    node, right = closed_for_a_refusal(name), Node(host=(VIP,))
     wanted = cluster(OTHER, FRONTENDS[name])
     right.sync(wanted)
-    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
-    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
-    node.sync(wanted)
     witness = Witness(node.fake, {addr(VIP)})
     node.has(VIP)
     node.sync()
@@ -551,12 +548,9 @@ def test_k24_what_is_closed_for_a_refusal_serves_nobody_until_it_is_taken_though
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP"])
 def test_k24_so_it_is_where_the_interface_gets_its_address_while_no_proxy_runs(name):
-    node, right = Node(), Node(host=(VIP,))
+    node, right = closed_for_a_refusal(name), Node(host=(VIP,))
     wanted = cluster(OTHER, FRONTENDS[name])
     right.sync(wanted)
-    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
-    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
-    node.sync(wanted)
     witness = Witness(node.fake, {addr(VIP)})
     again = Node(node.fake, host=(VIP,))
     again.sync(wanted)
@@ -571,7 +565,7 @@ def test_k24_and_where_the_proxy_ended_before_it_was_taken_it_serves_at_once_whe
     wanted = cluster(OTHER, FRONTENDS[name])
     node.sync(wanted)
     right.sync(wanted)
-    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
+    entry = SetEntry(ACCEPTING[name, "Cluster"], *AT_VIP)
     del node.fake.state[Kind.ACCEPT_ENTRY][entry]
     witness = Witness(node.fake, {addr(VIP)})
     again = Node(node.fake, host=(VIP,))
@@ -584,10 +578,7 @@ def test_k24_and_where_the_proxy_ended_before_it_was_taken_it_serves_at_once_whe
 
 @pytest.mark.parametrize("name", ["load balancer", "external IP"])
 def test_k24_so_it_is_where_it_becomes_one_of_policy_local_in_that_very_moment(name):
-    node, right = Node(), Node(host=(VIP,))
-    entry = SetEntry("KUBE-LOAD-BALANCER" if name == "load balancer" else "KUBE-EXTERNAL-IP", *AT_VIP)
-    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
-    node.sync(cluster(OTHER, with_policy(FRONTENDS[name], "Cluster")))
+    node, right = closed_for_a_refusal(name), Node(host=(VIP,))
     wanted = cluster(OTHER, with_policy(FRONTENDS[name], "Local"))
     right.sync(wanted)
     witness = Witness(node.fake, {addr(VIP)})
@@ -631,6 +622,15 @@ def test_k48_what_tells_of_a_node_port_on_an_address_that_the_node_loses_stays_w
     node.fake.faults = {}
     again.pass_time(60)
     assert node.fake.state == right.fake.state
+
+
+def closed_for_a_refusal(name: str) -> Node:
+    """One whose kernel does not take what lets clients in to this frontend of policy Cluster."""
+    node = Node()
+    entry = SetEntry(ACCEPTING[name, "Cluster"], *AT_VIP)
+    node.fake.faults = {(Verb.ADD, Kind.ACCEPT_ENTRY, entry): errno.ENOMEM}
+    node.sync(cluster(OTHER, FRONTENDS[name]))
+    return node
 
 
 def settles(node: Node, witness: Witness, right: Node) -> None:
